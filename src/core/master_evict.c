@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making room: in the background so that a mount stays below its watermark, and inline when a put
+ * finds none (I11).
+ *
+ * Whom it takes, in rounds: first objects nobody asked for lately; then held ones, since a hold is
+ * a hint and never starves a put; then soft-pinned ones where that is allowed. Never: hard-pinned,
+ * or read right now. A group goes whole or not at all. Each round passes over at most LOOKS objects
+ * that it may not take, so that a turn stays short. */
+#include "base/checked.h"
+
+#include "core/master_state.h"
+
+#define LOOKS 128
+#define BACKGROUND_OBJECTS 512 /* a tick's worth */
+
+enum round {
+    ROUND_IDLE,
+    ROUND_HELD,
+    ROUND_SOFT_PINNED,
+    ROUND_COUNT
+};
+
+static bool may_take(const struct egm_master *m, const struct egm_object *o, enum round round)
+{
+    if (o->state != EGM_OBJECT_SEALED || (o->flags & EGM_OBJECT_HARD_PIN) || o->readers > 0) {
+        return false;
+    }
+    if (o->soft_pin_until_ns > m->now_ns &&
+        (round < ROUND_SOFT_PINNED || !m->options.evict_soft_pinned)) {
+        return false;
+    }
+    return round >= ROUND_HELD || !egm_object_is_held(m, o);
+}
+
+static bool may_take_group(const struct egm_master *m, const struct egm_object *o, enum round round)
+{
+    if (o->group == EGM_NO_OBJECT) {
+        return may_take(m, o, round);
+    }
+    for (uint32_t id = m->directory.groups[o->group].first; id != EGM_NO_OBJECT;) {
+        const struct egm_object *member = egm_object_at(&m->directory, id);
+        if (member->state != EGM_OBJECT_REMOVED && !may_take(m, member, round)) {
+            return false;
+        }
+        id = member->group_next;
+    }
+    return true;
+}
+
+static uint64_t take_object(struct egm_master *m, uint32_t id)
+{
+    uint64_t size = egm_extents_rounded(egm_object_at(&m->directory, id)->size);
+    m->counters.evicted_count++;
+    m->counters.evicted_bytes += size;
+    egm_object_remove(m, id, true);
+    return size;
+}
+
+/* Removes the object, or its whole group in one step; returns the bytes that will come back. */
+static uint64_t take(struct egm_master *m, uint32_t id)
+{
+    uint32_t group = egm_object_at(&m->directory, id)->group;
+    if (group == EGM_NO_OBJECT) {
+        return take_object(m, id);
+    }
+    uint64_t bytes = 0;
+    uint32_t next;
+    for (uint32_t member = m->directory.groups[group].first; member != EGM_NO_OBJECT;
+         member = next) {
+        const struct egm_object *o = egm_object_at(&m->directory, member);
+        next = o->group_next;
+        if (o->state == EGM_OBJECT_SEALED) {
+            bytes += take_object(m, member);
+        }
+    }
+    return bytes;
+}
+
+/* Hides victims of at least `bytes` bytes if it can, at most `most` of them; returns what will come
+ * back. */
+static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint32_t most)
+{
+    struct egm_eviction *e = &m->mounts[mount].eviction;
+    uint64_t coming = 0;
+    for (enum round round = ROUND_IDLE; round < ROUND_COUNT && coming < bytes; round++) {
+        uint32_t passed = 0;
+        uint32_t left = e->counts[EGM_QUEUE_SMALL] + e->counts[EGM_QUEUE_MAIN];
+        while (coming < bytes && most > 0 && passed < LOOKS && passed < left) {
+            uint32_t id = egm_eviction_next(e, &m->directory);
+            if (id == EGM_NO_OBJECT) {
+                return coming;
+            }
+            if (may_take_group(m, egm_object_at(&m->directory, id), round)) {
+                coming += take(m, id);
+                most--;
+            } else {
+                egm_eviction_defer(e, &m->directory, id);
+                passed++;
+            }
+        }
+    }
+    return coming;
+}
+
+bool egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes)
+{
+    struct egm_mount_state *mt = &m->mounts[mount];
+    uint64_t pending = mt->bytes[EGM_OBJECT_REMOVED];
+    if (pending < bytes) {
+        (void)evict(m, mount, bytes - pending, UINT32_MAX);
+    }
+    if (mt->bytes[EGM_OBJECT_REMOVED] > 0) {
+        return true;
+    }
+    /* Nothing is on its way: free places may be too scattered for sixteen of them. Give up a little
+     * more, or give up. */
+    return evict(m, mount, bytes, UINT32_MAX) > 0;
+}
+
+void egm_evict_tick(struct egm_master *m)
+{
+    for (uint32_t i = 0; i < m->mount_count; i++) {
+        struct egm_mount_state *mt = &m->mounts[i];
+        if (!egm_mount_is_placeable(m, i)) {
+            continue;
+        }
+        uint64_t keep = (uint64_t)((double)mt->size * (1.0 - m->options.high_watermark));
+        uint64_t have = mt->extents.free_bytes + mt->bytes[EGM_OBJECT_REMOVED];
+        if (have < keep) {
+            (void)evict(m, i, keep - have, BACKGROUND_OBJECTS);
+        }
+    }
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* PUT_START: choose mounts, take places, make room when there is none. PUT_END: seal, or give up.
+ *
+ * Every put_start gets places of its own, whoever else writes the key; the first put_end seals,
+ * later ones give theirs back and are told 0, since a sealed value is there (I9). An upsert's
+ * put_end swaps. Placement weighs two random candidates by free bytes (power of two choices) and
+ * walks all mounts once per key, which is cheap up to some hundred of them. */
+#include "base/alloc.h"
+#include "base/checked.h"
+
+#include "core/master_state.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define PUT_FRAME_KEYS 4096u /* wants are walked once to find the keys: a bound on that turn */
+
+/* ---- placement ---- */
+struct placement {
+    uint32_t mounts[EGM_MAX_REPLICAS];
+    struct egm_place places[EGM_MAX_REPLICAS][EGM_MAX_EXTENTS];
+    uint32_t place_counts[EGM_MAX_REPLICAS];
+    uint32_t count;
+};
+
+static bool is_taken(const struct egm_master *m, const struct placement *p, uint32_t mount)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (m->mounts[p->mounts[i]].provider == m->mounts[mount].provider) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_candidate(const struct egm_master *m, const struct egm_request *r,
+                         const struct placement *p, uint32_t mount, uint64_t rounded)
+{
+    return egm_mount_is_placeable(m, mount) && egm_session_reaches(m, r->session, mount) &&
+           !egm_session_suspects(m, r->session, mount) &&
+           rounded <= m->mounts[mount].size - EGM_GRANULE && !is_taken(m, p, mount);
+}
+
+/* 2: named by the caller; 1: on the caller's host and that was asked for; 0: any. */
+static int preference(const struct egm_master *m, const struct egm_request *r, uint32_t mount)
+{
+    const struct egm_provider_state *p = &m->providers[m->mounts[mount].provider];
+    for (uint32_t i = 0; i < r->preferred_count; i++) {
+        if (strlen(p->name) == r->preferred[i].size &&
+            memcmp(p->name, r->preferred[i].data, r->preferred[i].size) == 0) {
+            return 2;
+        }
+    }
+    return (r->put.flags & EGM_SAME_NODE) && p->host == m->sessions[r->session].host;
+}
+
+/* The better of two candidates drawn at random from those with the highest preference; EGM_NONE if
+ * there is none. */
+static uint32_t choose_mount(struct egm_master *m, const struct egm_request *r,
+                             const struct placement *p, uint64_t rounded)
+{
+    uint32_t drawn[2] = {EGM_NONE, EGM_NONE};
+    uint32_t seen = 0;
+    int best = -1;
+    uint64_t random = m->mount_count > 1 ? m->io.random(m->io.arg) : 0;
+    for (uint32_t i = 0; i < m->mount_count; i++) {
+        if (!is_candidate(m, r, p, i, rounded)) {
+            continue;
+        }
+        int wish = preference(m, r, i);
+        if (wish > best) {
+            best = wish;
+            seen = 0;
+        }
+        if (wish == best) { /* reservoir of two */
+            seen++;
+            if (seen <= 2) {
+                drawn[seen - 1] = i;
+                drawn[1] = seen == 1 ? EGM_NONE : drawn[1];
+            } else if ((random = random * UINT64_C(6364136223846793005) + 1442695040888963407u) >>
+                       33 < (UINT64_C(2) << 31) / seen) {
+                drawn[random >> 32 & 1] = i;
+            }
+        }
+    }
+    if (drawn[1] == EGM_NONE) {
+        return drawn[0];
+    }
+    return m->mounts[drawn[0]].extents.free_bytes >= m->mounts[drawn[1]].extents.free_bytes
+               ? drawn[0]
+               : drawn[1];
+}
+
+/* Takes places on `mount`, or else on any other candidate. */
+static bool take_places(struct egm_master *m, const struct egm_request *r, struct placement *p,
+                        uint32_t mount, uint64_t size, uint64_t rounded)
+{
+    for (uint32_t n = 0; n <= m->mount_count; n++) {
+        uint32_t at = n == 0 ? mount : n - 1;
+        if ((n == 0 || is_candidate(m, r, p, at, rounded)) &&
+            egm_extents_take(&m->mounts[at].extents, size, p->places[p->count],
+                             &p->place_counts[p->count]) == 0) {
+            p->mounts[p->count++] = at;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void give_places(struct egm_master *m, struct placement *p)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        for (uint32_t k = 0; k < p->place_counts[i]; k++) {
+            egm_extents_give(&m->mounts[p->mounts[i]].extents, p->places[i][k]);
+        }
+    }
+}
+
+/* 0, EGM_E_NO_SEGMENT, EGM_E_NOT_READY, EGM_E_TOO_LARGE: whether any mount could ever take
+ * `rounded` bytes now. */
+static int why_no_candidate(const struct egm_master *m, uint64_t rounded)
+{
+    bool is_any = false;
+    bool fits = false;
+    for (uint32_t i = 0; i < m->mount_count; i++) {
+        uint32_t provider = m->mounts[i].provider;
+        if (provider != EGM_NONE && m->providers[provider].phase != EGM_PHASE_DRAINING) {
+            is_any = true;
+            fits = fits || rounded <= m->mounts[i].size - EGM_GRANULE;
+        }
+    }
+    return !is_any ? EGM_E_NO_SEGMENT : !fits ? EGM_E_TOO_LARGE : EGM_E_NOT_READY;
+}
+
+/* 0: placed. EGM_E_AGAIN: room is being made, come back when woken. Else final for this key. */
+static int place(struct egm_master *m, const struct egm_request *r, uint64_t size,
+                 struct placement *ret_placement)
+{
+    uint64_t rounded = egm_extents_rounded(size);
+    uint32_t wanted = r->put.replica_count ? r->put.replica_count : 1;
+    struct placement *p = ret_placement;
+    p->count = 0;
+    while (p->count < wanted) {
+        uint32_t mount = choose_mount(m, r, p, rounded);
+        if (mount == EGM_NONE) {
+            break;
+        }
+        if (!take_places(m, r, p, mount, size, rounded)) {
+            if (p->count > 0) {
+                break; /* fewer copies than asked for are better than none */
+            }
+            return egm_evict_for(m, mount, rounded) ? EGM_E_AGAIN : EGM_E_NO_SPACE;
+        }
+    }
+    return p->count > 0 ? 0 : why_no_candidate(m, rounded);
+}
+
+/* ---- a granted write ---- */
+static int set_replicas(struct egm_object *o, const struct placement *p)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        struct egm_object_replica *replica = &egm_object_replicas(o)[i];
+        replica->mount = p->mounts[i];
+        if (p->place_counts[i] == 1) {
+            replica->one = p->places[i][0];
+        } else {
+            replica->many = egm_alloc(p->place_counts[i] * sizeof *replica->many);
+            if (!replica->many) {
+                return -ENOMEM; /* place_count is still 0: nothing of this replica is owned */
+            }
+            memcpy(replica->many, p->places[i], p->place_counts[i] * sizeof *replica->many);
+        }
+        replica->place_count = (uint8_t)p->place_counts[i];
+    }
+    return 0;
+}
+
+static void set_attributes(struct egm_master *m, const struct egm_request *r, struct egm_object *o)
+{
+    uint64_t ttl_ms = r->put.soft_pin_ttl_ms ? r->put.soft_pin_ttl_ms : m->options.soft_pin_ttl_ms;
+    o->size = r->want.size;
+    o->data_type = r->put.data_type;
+    o->began_ns = m->now_ns;
+    o->flags = (uint8_t)((r->put.flags & EGM_HARD_PIN ? EGM_OBJECT_HARD_PIN : 0u) |
+                         (r->put.flags & EGM_UPSERT ? EGM_OBJECT_UPSERT : 0u));
+    if (r->put.soft_pin == 1) {
+        o->soft_pin_until_ns = m->now_ns + egm_ms(egm_min_u64(ttl_ms, 86400000));
+    }
+}
+
+static bool reaches_by_tcp(const struct egm_master *m, uint32_t session, const struct placement *p)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (m->sessions[session].reach[p->mounts[i]].tcp_slots > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int grant(struct egm_master *m, struct egm_request *r, struct placement *p, uint32_t *ret_id)
+{
+    uint32_t id;
+    int code = egm_directory_new(&m->directory, r->tenant, r->key, p->count, &id);
+    if (code < 0) {
+        give_places(m, p);
+        return code;
+    }
+    struct egm_object *o = egm_object_at(&m->directory, id);
+    set_attributes(m, r, o);
+    code = set_replicas(o, p);
+    if (code == 0) {
+        code = egm_directory_set_generation(&m->directory, id, egm_master_generation(m));
+    }
+    if (code == 0 && r->want.group.size > 0) {
+        code = egm_directory_join_group(&m->directory, id, r->want.group);
+    }
+    if (code < 0) {
+        give_places(m, p);
+        egm_directory_free(&m->directory, id);
+        return code;
+    }
+    egm_session_link_write(m, r->session, id);
+    egm_object_set_state(m, id, EGM_OBJECT_WRITING);
+    if (reaches_by_tcp(m, r->session, p)) {
+        egm_record_object(m, id, EGM_RECORD_GRANT);
+    }
+    *ret_id = id;
+    return 0;
+}
+
+static int put_one(struct egm_master *m, struct egm_request *r, uint32_t *ret_id)
+{
+    uint64_t hash = egm_directory_hash(&m->directory, r->tenant, r->key);
+    uint32_t there = egm_directory_find(&m->directory, r->tenant, hash, r->key);
+    if (there != EGM_NO_OBJECT && !(r->put.flags & EGM_UPSERT) &&
+        egm_object_is_visible(m, egm_object_at(&m->directory, there), r->session)) {
+        return EGM_E_EXISTS;
+    }
+    if (r->want.size == 0 || r->want.size > EGM_MAX_OBJECT_BYTES ||
+        r->want.group.size > EGM_MAX_NAME ||
+        (r->want.group.size > 0 && memchr(r->want.group.data, 0, r->want.group.size))) {
+        return EGM_E_INVALID;
+    }
+    struct placement placement;
+    int code = place(m, r, r->want.size, &placement);
+    return code < 0 ? code : grant(m, r, &placement, ret_id);
+}
+
+/* ---- PUT_START ---- */
+static int begin_put(struct egm_master *m, struct egm_request *r)
+{
+    egm_take_put_start(&r->cursor, &r->put);
+    if (r->cursor.failed || r->put.preferred_count > EGM_COUNT_OF(r->preferred) ||
+        r->put.key_count > PUT_FRAME_KEYS || r->put.replica_count > EGM_MAX_REPLICAS ||
+        r->put.soft_pin > 2) {
+        return EGM_E_PROTO;
+    }
+    for (r->preferred_count = 0; r->preferred_count < r->put.preferred_count;
+         r->preferred_count++) {
+        struct egm_name name;
+        egm_take_name(&r->cursor, &name);
+        r->preferred[r->preferred_count] = name.text;
+    }
+    r->want_cursor = r->cursor;
+    for (uint32_t i = 0; i < r->put.key_count; i++) {
+        egm_take_want(&r->cursor, &r->want);
+    }
+    if (!egm_cursor_expect(&r->cursor, r->put.key_count, EGM_KEY_CODED_LEAST, PUT_FRAME_KEYS)) {
+        return EGM_E_PROTO;
+    }
+    r->count = r->put.key_count;
+    r->deadline_ns = m->now_ns + egm_ms(egm_min_u64(r->put.deadline_ms, 30000));
+    struct placement none = {0};
+    if (r->count > 0 && choose_mount(m, r, &none, 1) == EGM_NONE) {
+        return why_no_candidate(m, 1);
+    }
+    r->reply_begin = egm_frame_begin(&r->reply, EGM_MSG_PUT_START_REPLY, r->frame.request);
+    egm_put_items_reply(&r->reply,
+                        &(struct egm_items_reply){.lease_ms = (uint32_t)m->options.session_ttl_ms,
+                                                  .count = r->count});
+    return 0;
+}
+
+enum egm_step egm_put_step(struct egm_master *m, struct egm_request *r)
+{
+    if (!r->has_begun) {
+        r->has_begun = true;
+        int code = begin_put(m, r);
+        if (code == EGM_E_PROTO) {
+            egm_master_violation(m, r->peer, "malformed PUT_START");
+            return EGM_STEP_DONE;
+        }
+        if (code < 0) {
+            egm_request_fail(m, r, code, NULL);
+            return EGM_STEP_DONE;
+        }
+    }
+    if (!m->sessions[r->session].is_live) {
+        egm_request_fail(m, r, EGM_E_NOT_FOUND,
+                         NULL); /* it expired while this was parked; its grants with it */
+        return EGM_STEP_DONE;
+    }
+    while (r->done < r->count) {
+        if (!r->has_key) {
+            r->key = egm_take_key(&r->keys, &r->cursor);
+            egm_take_want(&r->want_cursor, &r->want);
+            if (r->cursor.failed) {
+                egm_master_violation(m, r->peer, "malformed keys in PUT_START");
+                return EGM_STEP_DONE;
+            }
+            r->has_key = true;
+        }
+        uint32_t id = EGM_NO_OBJECT;
+        int code = put_one(m, r, &id);
+        if (code == EGM_E_AGAIN && m->now_ns < r->deadline_ns) {
+            return EGM_STEP_PARK;
+        }
+        code = code == EGM_E_AGAIN ? EGM_E_NO_SPACE : code;
+        m->counters.no_space_count += code == EGM_E_NO_SPACE;
+        egm_put_entry_of(&r->reply, m,
+                         id == EGM_NO_OBJECT ? NULL : egm_object_at(&m->directory, id), code);
+        r->has_key = false;
+        r->done++;
+    }
+    egm_master_reply(m, r->peer, &r->reply, r->reply_begin);
+    return EGM_STEP_DONE;
+}
+
+/* ---- PUT_END ---- */
+static int seal(struct egm_master *m, uint32_t id, uint64_t checksum)
+{
+    struct egm_object *o = egm_object_at(&m->directory, id);
+    uint32_t mounted = 0;
+    for (uint32_t i = 0; i < o->replica_count; i++) {
+        mounted += egm_mount_is_mounted(m, egm_object_replicas(o)[i].mount);
+    }
+    if (o->generation < m->directory.tenants[o->tenant].floor || mounted == 0) {
+        egm_object_remove(m, id, false);
+        return mounted == 0 ? EGM_E_PEER_GONE : EGM_E_STALE;
+    }
+    uint32_t there =
+        egm_directory_find(&m->directory, o->tenant, o->hash, egm_bytes_of(o->key, o->key_size));
+    if (there != EGM_NO_OBJECT && !(o->flags & EGM_OBJECT_UPSERT) &&
+        egm_object_is_visible(m, egm_object_at(&m->directory, there), EGM_NONE)) {
+        egm_object_remove(m, id, false); /* keeps I9: the first one stands */
+        return 0;
+    }
+    int code = egm_directory_add_key(&m->directory, id);
+    if (code < 0) {
+        egm_object_remove(m, id, false);
+        return code;
+    }
+    if (there != EGM_NO_OBJECT) {
+        egm_object_remove(m, there, false);
+    }
+    egm_session_unlink_write(m, id);
+    o->checksum = checksum;
+    egm_object_set_state(m, id, EGM_OBJECT_SEALED);
+    egm_eviction_add(&m->mounts[egm_object_replicas(o)[0].mount].eviction, &m->directory, id);
+    egm_record_object(m, id, EGM_RECORD_SEAL);
+    if (mounted < o->replica_count) {
+        egm_master_sweep(m); /* replicas on mounts that went meanwhile are stripped */
+    }
+    m->counters.put_count++;
+    return 0;
+}
+
+static int end_one(struct egm_master *m, uint32_t session, const struct egm_ended *ended)
+{
+    uint32_t id = egm_directory_find_generation(&m->directory, ended->generation);
+    if (id == EGM_NO_OBJECT) {
+        return EGM_E_NOT_OWNER;
+    }
+    struct egm_object *o = egm_object_at(&m->directory, id);
+    if (o->state == EGM_OBJECT_SEALED) {
+        return ended->outcome == 0 && o->checksum == ended->checksum
+                   ? 0
+                   : EGM_E_NOT_OWNER; /* asked twice (I5) */
+    }
+    if (o->session != session || o->state == EGM_OBJECT_REMOVED) {
+        return EGM_E_NOT_OWNER;
+    }
+    if (o->state == EGM_OBJECT_WRITING && ended->outcome == 0) {
+        return seal(m, id, ended->checksum);
+    }
+    bool was_revoked = o->state == EGM_OBJECT_QUARANTINED;
+    m->counters.put_fail_count++;
+    egm_object_remove(m, id, false); /* the writer says that it has stopped: that settles I3 (c) */
+    return was_revoked ? EGM_E_STALE : 0;
+}
+
+enum egm_step egm_put_end_step(struct egm_master *m, struct egm_request *r)
+{
+    if (!r->has_begun) {
+        struct egm_put_end head;
+        egm_take_put_end(&r->cursor, &head);
+        if (!egm_cursor_expect(&r->cursor, head.count, 17, EGM_MAX_BATCH_KEYS) ||
+            egm_cursor_left(&r->cursor) != head.count * 17u) {
+            egm_master_violation(m, r->peer, "malformed PUT_END");
+            return EGM_STEP_DONE;
+        }
+        r->has_begun = true;
+        r->count = head.count;
+        r->reply_begin = egm_frame_begin(&r->reply, EGM_MSG_PUT_END_REPLY, r->frame.request);
+        egm_put_results_reply(&r->reply, &(struct egm_results_reply){.count = r->count});
+    }
+    for (uint32_t n = 0; n < EGM_WINDOW_KEYS && r->done < r->count; n++, r->done++) {
+        struct egm_ended ended;
+        egm_take_ended(&r->cursor, &ended);
+        int code = end_one(m, r->session, &ended);
+        egm_put_result(&r->reply, &(struct egm_result){.status = egm_status_to_wire(code)});
+    }
+    if (r->done < r->count) {
+        return EGM_STEP_YIELD;
+    }
+    egm_master_reply(m, r->peer, &r->reply, r->reply_begin);
+    return EGM_STEP_DONE;
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* REMOVE, REMOVE_ALL, REMOVE_MATCHING. All answer only when each reachable provider has recorded
+ * what went (I12).
+ *
+ * A forced REMOVE_ALL raises its tenant's floor: everything older is invisible at once, however
+ * much it is, and a sweep takes it away later. The others walk keys or the slab and give way every
+ * EGM_WINDOW_KEYS of them. */
+#include "base/alloc.h"
+#include "base/checked.h"
+
+#include "core/master_state.h"
+
+#include <string.h>
+
+#define WAIT_MS 10000u /* for a provider that is connected but does not answer */
+
+/* Does somebody reachable still have to record that this object went? `generation`: the slot may be
+ * reused already. */
+static bool is_unrecorded(const struct egm_master *m, uint32_t id, uint64_t generation)
+{
+    struct egm_object *o = egm_object_at(&m->directory, id);
+    if (o->state != EGM_OBJECT_REMOVED || o->generation != generation) {
+        return false;
+    }
+    for (uint32_t i = 0; i < o->replica_count; i++) {
+        const struct egm_object_replica *r = &egm_object_replicas(o)[i];
+        uint32_t provider = m->mounts[r->mount].provider;
+        if (!r->is_acked && provider != EGM_NONE && m->providers[provider].peer != EGM_NONE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_busy(const struct egm_master *m, const struct egm_object *o, bool force)
+{
+    return !force && (o->readers > 0 || egm_object_is_held(m, o));
+}
+
+static void remove_and_wait(struct egm_master *m, struct egm_request *r, uint32_t id)
+{
+    uint64_t generation = egm_object_at(&m->directory, id)->generation;
+    egm_object_remove(m, id, false);
+    if (is_unrecorded(m, id, generation)) {
+        egm_request_wait(m, r, id);
+    }
+}
+
+/* The end of all three: parks until what was removed is recorded, then sends `reply`. */
+static enum egm_step finish(struct egm_master *m, struct egm_request *r)
+{
+    if (r->waiting == 0) {
+        egm_master_reply(m, r->peer, &r->reply, r->reply_begin);
+        return EGM_STEP_DONE;
+    }
+    if (m->now_ns < r->deadline_ns) {
+        return EGM_STEP_PARK;
+    }
+    for (uint32_t i = m->waiter_count; i-- > 0;) {
+        if (m->waiters[i].request == r) {
+            m->waiters[i] = m->waiters[--m->waiter_count];
+        }
+    }
+    egm_request_fail(m, r, EGM_E_TIMEOUT, "a provider has not recorded the removal in time");
+    return EGM_STEP_DONE;
+}
+
+/* ---- by key ---- */
+static int remove_one(struct egm_master *m, struct egm_request *r, struct egm_bytes key)
+{
+    uint64_t hash = egm_directory_hash(&m->directory, r->tenant, key);
+    uint32_t id = egm_directory_find(&m->directory, r->tenant, hash, key);
+    struct egm_object *o = id == EGM_NO_OBJECT ? NULL : egm_object_at(&m->directory, id);
+    if (!o || !egm_object_is_visible(m, o, EGM_NONE)) {
+        return EGM_E_NOT_FOUND;
+    }
+    if (is_busy(m, o, r->flags & EGM_FORCE)) {
+        return EGM_E_LEASED;
+    }
+    remove_and_wait(m, r, id);
+    return 0;
+}
+
+enum egm_step egm_remove_step(struct egm_master *m, struct egm_request *r)
+{
+    if (!r->has_begun) {
+        struct egm_remove head;
+        egm_take_remove(&r->cursor, &head);
+        if (!egm_cursor_expect(&r->cursor, head.key_count, EGM_KEY_CODED_LEAST,
+                               EGM_MAX_BATCH_KEYS)) {
+            egm_master_violation(m, r->peer, "malformed REMOVE");
+            return EGM_STEP_DONE;
+        }
+        r->has_begun = true;
+        r->count = head.key_count;
+        r->flags = head.flags;
+        r->deadline_ns = m->now_ns + egm_ms(WAIT_MS);
+        r->reply_begin = egm_frame_begin(&r->reply, EGM_MSG_REMOVE_REPLY, r->frame.request);
+        egm_put_results_reply(&r->reply, &(struct egm_results_reply){.count = r->count});
+    }
+    for (uint32_t n = 0; n < EGM_WINDOW_KEYS && r->done < r->count; n++, r->done++) {
+        struct egm_bytes key = egm_take_key(&r->keys, &r->cursor);
+        if (r->cursor.failed) {
+            egm_master_violation(m, r->peer, "malformed keys in REMOVE");
+            return EGM_STEP_DONE;
+        }
+        egm_put_result(&r->reply,
+                       &(struct egm_result){.status = egm_status_to_wire(remove_one(m, r, key))});
+    }
+    return r->done < r->count ? EGM_STEP_YIELD : finish(m, r);
+}
+
+/* ---- many ---- */
+static void begin_count(struct egm_master *m, struct egm_request *r)
+{
+    r->has_begun = true;
+    r->deadline_ns = m->now_ns + egm_ms(WAIT_MS);
+}
+
+static enum egm_step finish_count(struct egm_master *m, struct egm_request *r)
+{
+    egm_buf_clear(&r->reply);
+    r->reply_begin = egm_frame_begin(&r->reply, (uint16_t)(r->frame.type + 1), r->frame.request);
+    egm_put_count_reply(&r->reply, &(struct egm_count_reply){.count = r->result});
+    return finish(m, r);
+}
+
+/* Looks at the next slots of the slab; true when the walk is over. match NULL: every key. */
+static bool scan(struct egm_master *m, struct egm_request *r)
+{
+    uint32_t end = (uint32_t)egm_min_u64(r->scan + EGM_WINDOW_KEYS, m->directory.slot_count);
+    for (; r->scan < end; r->scan++) {
+        struct egm_object *o = egm_object_at(&m->directory, r->scan);
+        if (o->state != EGM_OBJECT_SEALED || o->tenant != r->tenant ||
+            !egm_object_is_visible(m, o, EGM_NONE) || is_busy(m, o, r->flags & EGM_FORCE)) {
+            continue;
+        }
+        if (r->regex && m->io.regex_match(m->io.arg, r->regex, o->key, o->key_size) <= 0) {
+            continue;
+        }
+        remove_and_wait(m, r, r->scan);
+        r->result++;
+    }
+    r->count = EGM_WINDOW_KEYS + 1; /* counts as a long request for the turn */
+    return r->scan >= m->directory.slot_count;
+}
+
+enum egm_step egm_remove_all_step(struct egm_master *m, struct egm_request *r)
+{
+    if (!r->has_begun) {
+        struct egm_remove_all head;
+        egm_take_remove_all(&r->cursor, &head);
+        if (egm_cursor_end(&r->cursor) < 0) {
+            egm_master_violation(m, r->peer, "malformed REMOVE_ALL");
+            return EGM_STEP_DONE;
+        }
+        begin_count(m, r);
+        r->flags = head.flags;
+        if (head.flags & EGM_FORCE) {
+            struct egm_tenant *tenant = &m->directory.tenants[r->tenant];
+            r->result = tenant->sealed_count;
+            tenant->floor = egm_master_generation(m) + 1;
+            tenant->sealed_count = 0;
+            egm_record_floor(m, r->tenant, r);
+            egm_master_sweep(m);
+        }
+    }
+    if (!(r->flags & EGM_FORCE) && !scan(m, r)) {
+        return EGM_STEP_YIELD;
+    }
+    return finish_count(m, r);
+}
+
+enum egm_step egm_remove_matching_step(struct egm_master *m, struct egm_request *r)
+{
+    if (!r->has_begun) {
+        struct egm_remove_matching head;
+        char pattern[EGM_MAX_REGEX + 1];
+        char reason[256] = "the pattern is empty, longer than 4096 bytes, or holds a zero byte";
+        egm_take_remove_matching(&r->cursor, &head);
+        if (egm_cursor_end(&r->cursor) < 0) {
+            egm_master_violation(m, r->peer, "malformed REMOVE_MATCHING");
+            return EGM_STEP_DONE;
+        }
+        bool is_usable = head.pattern.size > 0 && head.pattern.size <= EGM_MAX_REGEX &&
+                         !memchr(head.pattern.data, 0, head.pattern.size);
+        if (is_usable) {
+            memcpy(pattern, head.pattern.data, head.pattern.size);
+            pattern[head.pattern.size] = '\0';
+        }
+        if (!is_usable ||
+            m->io.regex_compile(m->io.arg, pattern, &r->regex, reason, sizeof reason) < 0) {
+            egm_request_fail(m, r, EGM_E_INVALID, reason);
+            return EGM_STEP_DONE;
+        }
+        begin_count(m, r);
+        r->flags = head.flags;
+    }
+    return scan(m, r) ? finish_count(m, r) : EGM_STEP_YIELD;
+}

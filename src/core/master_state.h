@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything the master core knows, and the functions its files offer one another. Not included
+ * outside src/core/master*. */
+#ifndef EGM_CORE_MASTER_STATE_H
+#define EGM_CORE_MASTER_STATE_H
+
+#include "base/list.h"
+
+#include "core/directory.h"
+#include "core/eviction.h"
+#include "core/master.h"
+#include "wire/keys.h"
+#include "wire/status.h"
+
+#define EGM_NONE UINT32_MAX
+
+/* ---- peers: connections ---- */
+struct egm_peer {
+    bool is_open, is_greeted;
+    uint8_t role;
+    uint32_t provider; /* role provider, after MOUNT: slot, or EGM_NONE */
+};
+
+/* ---- sessions ---- */
+/* How a session reaches one mount. A session may hold several slots for a moment (re-attached while
+ * the old one dies). */
+struct egm_reach {
+    uint16_t map_slots, tcp_slots;
+};
+
+/* A write that the session said is open from an earlier life of the master, on a mount that is not
+ * here yet. */
+struct egm_claim {
+    struct egm_open_write write;
+    struct egm_extent extents[EGM_MAX_EXTENTS];
+};
+
+struct egm_suspicion {
+    uint32_t mount;
+    uint64_t until_ns;
+};
+#define EGM_MAX_SUSPICIONS 16 /* the oldest gives way: suspicion is a hint for a few seconds */
+
+struct egm_session_state {
+    uint64_t id; /* 0: slot unused */
+    uint64_t host;
+    uint32_t pid, tenant;
+    char *name;
+    bool is_live;  /* false: its ttl ran out; kept while writes or slots of it are left */
+    bool is_known; /* it has listed its open writes in this life of the master */
+    uint64_t until_ns;
+    uint32_t first_write; /* its WRITING and QUARANTINED objects, linked by prev/next */
+    uint32_t slot_count;
+    struct egm_reach *reach; /* by mount */
+    uint32_t reach_count;
+    struct egm_claim *claims;
+    uint32_t claim_count;
+    struct egm_suspicion suspicions[EGM_MAX_SUSPICIONS];
+};
+
+/* ---- providers and mounts ---- */
+enum egm_provider_phase {
+    EGM_PHASE_JOINING,
+    EGM_PHASE_READY,
+    EGM_PHASE_DRAINING,
+    EGM_PHASE_LOST,
+    EGM_PHASE_GONE
+};
+
+/* One RECORDS frame that the provider has not answered yet. */
+struct egm_batch {
+    struct egm_link link;
+    uint64_t sequence;
+    struct egm_request *floor_request; /* it carries a floor that this request waits for; or NULL */
+    uint32_t drop_count;
+    uint32_t drops[]; /* objects */
+};
+
+struct egm_held_slot {
+    uint32_t segment, slot;
+    uint64_t session;
+    uint8_t kind;
+};
+
+struct egm_provider_state {
+    uint64_t id; /* 0: slot unused */
+    uint64_t epoch, host;
+    char *name, *unix_path, *data_address;
+    enum egm_provider_phase phase;
+    uint32_t peer; /* EGM_NONE: disconnected */
+    uint64_t lost_at_ns;
+    uint64_t lease_until_ns, lease_asked_ns, lease_next_ns;
+    uint32_t term;        /* it is leased under; constant while mounted */
+    uint32_t leased_term; /* 0 until the first lease was granted */
+    uint32_t tcp_slot_count;
+    uint32_t first_mount, mount_count; /* in m->mounts, consecutive */
+    struct egm_held_slot *slots;
+    uint32_t slot_count, slot_room;
+    uint32_t *drops; /* REMOVED objects not yet sent */
+    uint32_t drop_count, drop_room;
+    struct egm_buf quiet; /* encoded GRANT and SEAL records not yet sent */
+    uint32_t quiet_count;
+    bool is_urgent; /* quiet must leave with this flush: somebody may wait for it */
+    uint64_t quiet_since_ns;
+    uint64_t next_sequence;
+    struct egm_link batches; /* egm_batch, oldest first */
+};
+
+struct egm_mount_state {
+    uint32_t provider; /* slot; EGM_NONE: mount number retired */
+    uint32_t segment;
+    uint64_t size;
+    bool is_placeable_once; /* its allocator is set up: all old writers are resolved */
+    uint32_t unresolved;    /* held map slots whose session has not re-attached in this life of the
+                               master */
+    struct egm_extents extents;
+    struct egm_eviction eviction;
+    uint64_t bytes[EGM_OBJECT_STATE_COUNT]; /* rounded, by object state */
+};
+
+/* ---- read ops ---- */
+struct egm_op {
+    struct egm_link link;
+    uint64_t id;
+    uint32_t session;
+    uint64_t until_ns;
+    uint32_t count;
+    uint32_t objects[];
+};
+
+/* ---- requests that outlive one event ---- */
+enum egm_step {
+    EGM_STEP_DONE,
+    EGM_STEP_YIELD,
+    EGM_STEP_PARK
+};
+
+struct egm_request {
+    struct egm_link link; /* in m->runnable or m->parked */
+    uint32_t peer;
+    struct egm_frame frame;
+    uint8_t *payload; /* owned */
+    struct egm_cursor cursor;
+    enum egm_step (*step)(struct egm_master *, struct egm_request *);
+    bool has_begun;
+    uint32_t session;
+    uint32_t tenant;
+    uint32_t count, done; /* keys */
+    uint64_t deadline_ns;
+    uint64_t result;          /* REMOVE_*: objects removed so far */
+    uint64_t wait_generation; /* REMOVE*: newest generation that must be acknowledged */
+    uint32_t waiting;         /* removals not yet acknowledged */
+    uint8_t flags;
+    struct egm_buf reply; /* frame under construction */
+    size_t reply_begin;
+    void *regex;
+    uint32_t scan; /* next slot of a scan over the slab */
+    /* PUT_START */
+    struct egm_put_start put;
+    struct egm_bytes preferred[8];
+    uint32_t preferred_count;
+    struct egm_cursor want_cursor; /* over the want records */
+    bool has_key; /* the key under work was decoded before the request was parked */
+    struct egm_bytes key;
+    struct egm_want want;
+    /* GET_START */
+    struct egm_op *op;
+    struct egm_key_reader keys; /* last: not zeroed */
+};
+
+/* Removals that a request waits for: REMOVED object -> request. Small: only REMOVE* requests enter.
+ */
+struct egm_waiter {
+    uint32_t object;
+    struct egm_request *request;
+};
+
+struct egm_master {
+    struct egm_master_options options;
+    struct egm_master_io io;
+    char cluster[128];
+    uint32_t term;
+    uint64_t counter; /* of generations in this term */
+    uint64_t layout;  /* version: grows with every change of providers */
+    uint64_t now_ns, last_tick_ns;
+
+    struct egm_directory directory;
+    struct egm_peer *peers;
+    uint32_t peer_room;
+    struct egm_session_state *sessions;
+    uint32_t session_room;
+    struct egm_index session_index;
+    struct egm_provider_state *providers;
+    uint32_t provider_room;
+    struct egm_mount_state *mounts;
+    uint32_t mount_count;
+
+    struct egm_link ops;
+    struct egm_link runnable, parked; /* requests */
+    struct egm_waiter *waiters;
+    uint32_t waiter_count, waiter_room;
+    uint32_t sweep_at; /* next slab slot of the running sweep */
+    bool sweep_is_on, sweep_again;
+    struct egm_buf scratch; /* replies that are built in one go */
+    uint8_t *window_bytes;  /* EGM_FIND_WINDOW keys */
+    struct egm_master_totals counters;
+};
+
+/* ---- master.c ---- */
+struct egm_request;
+void egm_master_reply(struct egm_master *m, uint32_t peer, struct egm_buf *frame, size_t begin);
+void egm_master_violation(struct egm_master *m, uint32_t peer, const char *what);
+/* Wakes every parked request: an obstacle may be gone. */
+void egm_master_wake(struct egm_master *m);
+uint64_t egm_master_generation(struct egm_master *m);
+/* Starts a walk over all objects that removes those of retired mounts and below floors. */
+void egm_master_sweep(struct egm_master *m);
+static inline uint64_t egm_ms(uint64_t ms)
+{
+    return ms * 1000000u;
+}
+
+/* ---- object life (master.c) ---- */
+/* The only place where an object changes state: legal moves, mounts' byte counters, tenant's count
+ * (D3, I10). */
+void egm_object_set_state(struct egm_master *m, uint32_t id, enum egm_object_state state);
+/* Hides the object at once and has every provider record it; its places come back when I3 allows.
+ * From any state but REMOVED. `evicted` remembers it as a ghost. */
+void egm_object_remove(struct egm_master *m, uint32_t id, bool evicted);
+/* Frees the object when D4 holds. */
+void egm_object_release(struct egm_master *m, uint32_t id);
+/* True when a get by this session would find it (I6, D5). session EGM_NONE: any. */
+bool egm_object_is_visible(const struct egm_master *m, struct egm_object *o, uint32_t session);
+bool egm_object_is_held(const struct egm_master *m, const struct egm_object *o);
+
+/* ---- master_session.c ---- */
+void egm_session_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                         struct egm_cursor cursor);
+void egm_ping_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                      struct egm_cursor cursor);
+void egm_session_end_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                             struct egm_cursor cursor);
+void egm_suspect_message(struct egm_master *m, struct egm_cursor cursor);
+uint32_t egm_session_find(const struct egm_master *m, uint64_t id); /* live or not; EGM_NONE */
+/* Live session of that id, or EGM_NONE. */
+uint32_t egm_session_live(const struct egm_master *m, uint64_t id);
+void egm_session_tick(struct egm_master *m);
+EGM_MUST_CHECK int egm_session_new(struct egm_master *m, uint64_t id, uint32_t *ret_slot);
+/* A slot of the session became free: its writes that nobody can reach any more are settled (I3 c).
+ */
+void egm_session_settle(struct egm_master *m, uint32_t session);
+void egm_session_maybe_free(struct egm_master *m, uint32_t slot);
+void egm_session_link_write(struct egm_master *m, uint32_t session, uint32_t id);
+void egm_session_unlink_write(struct egm_master *m, uint32_t id);
+bool egm_session_suspects(const struct egm_master *m, uint32_t session, uint32_t mount);
+struct egm_reach *egm_session_reach(struct egm_master *m, uint32_t session,
+                                    uint32_t mount); /* NULL: no memory */
+bool egm_session_reaches(const struct egm_master *m, uint32_t session, uint32_t mount);
+/* The writer can write no more, or may still: removes or quarantines the object accordingly. */
+void egm_write_give_up(struct egm_master *m, uint32_t id);
+
+/* ---- master_mount.c ---- */
+void egm_mount_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                       struct egm_cursor cursor);
+void egm_unmount_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                         struct egm_cursor cursor);
+void egm_slot_change_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                             struct egm_cursor cursor);
+void egm_lease_reply_message(struct egm_master *m, uint32_t peer, struct egm_cursor cursor);
+void egm_records_reply_message(struct egm_master *m, uint32_t peer, struct egm_cursor cursor);
+void egm_layout_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                        struct egm_cursor cursor);
+void egm_mismatch_message(struct egm_master *m, struct egm_cursor cursor);
+void egm_verify_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                              struct egm_cursor cursor);
+void egm_provider_disconnected(struct egm_master *m, uint32_t provider);
+void egm_provider_tick(struct egm_master *m);
+void egm_provider_flush(struct egm_master *m, uint32_t provider, bool force);
+void egm_provider_release(struct egm_provider_state *p);
+bool egm_mount_is_mounted(const struct egm_master *m,
+                          uint32_t mount); /* its objects count as present */
+bool egm_mount_is_leased(const struct egm_master *m, uint32_t mount); /* and grants may be made */
+bool egm_mount_is_placeable(const struct egm_master *m,
+                            uint32_t mount); /* and new objects may go there */
+/* The session re-attached, or its slot is free: mounts that waited for it go on. */
+void egm_mount_resolve(struct egm_master *m, uint64_t session);
+/* Queues a record for the object's replicas. */
+void egm_record_object(struct egm_master *m, uint32_t id, enum egm_record_kind kind);
+/* Sends a floor to every provider; the request is counted as waiting on each. */
+void egm_record_floor(struct egm_master *m, uint32_t tenant, struct egm_request *request);
+const char *egm_mount_state_name(const struct egm_master *m, uint32_t mount);
+uint32_t egm_provider_find(const struct egm_master *m, uint64_t id); /* EGM_NONE */
+/* All that was sent or queued and not answered is queued again: the provider came back. */
+void egm_records_requeue(struct egm_master *m, uint32_t provider);
+void egm_records_release(struct egm_provider_state *p);
+/* The request goes away: no batch may name it. */
+void egm_records_forget(struct egm_master *m, const struct egm_request *request);
+void egm_verify_objects(struct egm_master *m, uint32_t id);
+
+/* ---- resumable requests ---- */
+enum egm_step egm_exist_step(struct egm_master *m, struct egm_request *r);
+enum egm_step egm_prefix_step(struct egm_master *m, struct egm_request *r);
+enum egm_step egm_get_step(struct egm_master *m, struct egm_request *r);
+enum egm_step egm_put_step(struct egm_master *m, struct egm_request *r);
+enum egm_step egm_put_end_step(struct egm_master *m, struct egm_request *r);
+enum egm_step egm_remove_step(struct egm_master *m, struct egm_request *r);
+enum egm_step egm_remove_all_step(struct egm_master *m, struct egm_request *r);
+enum egm_step egm_remove_matching_step(struct egm_master *m, struct egm_request *r);
+void egm_op_end_message(struct egm_master *m, struct egm_cursor cursor);
+void egm_op_tick(struct egm_master *m);
+void egm_op_end(struct egm_master *m, struct egm_op *op);
+/* Decodes up to EGM_FIND_WINDOW keys of the request; returns how many. Keys stay valid until the
+ * next call. */
+uint32_t egm_request_keys(struct egm_master *m, struct egm_request *r, struct egm_bytes *ret_keys);
+/* Sends the finished reply, or a reply of the same kind that carries only a head status. */
+void egm_request_fail(struct egm_master *m, struct egm_request *r, int code, const char *reason);
+void egm_put_entry_of(struct egm_buf *out, struct egm_master *m, struct egm_object *o, int status);
+/* Registers that `request` waits until `object` is acknowledged everywhere. */
+void egm_request_wait(struct egm_master *m, struct egm_request *r, uint32_t object);
+void egm_request_settle(struct egm_master *m, uint32_t object);
+
+/* ---- master_evict.c ---- */
+/* Makes room for `bytes` on the mount by hiding victims. True: places are on their way (wait for
+ * acknowledgements). */
+bool egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes);
+void egm_evict_tick(struct egm_master *m);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What this process and host are called. */
+#ifndef EGM_OS_HOST_H
+#define EGM_OS_HOST_H
+
+#include "base/detail.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Same for all processes of one boot of one kernel: a hash of /proc/sys/kernel/random/boot_id. */
+uint64_t egm_host_id(void);
+
+/* Random bits from getrandom(2); never 0. */
+uint64_t egm_random_u64(void);
+
+/* $EGMSTORE_RUNTIME_DIR, else /run/egmstore for root, $XDG_RUNTIME_DIR/egmstore, or
+ * /tmp/egmstore-<uid>; created 0770 if it is not there. A folder that another user owns is refused.
+ */
+int egm_runtime_dir(char *ret_path, size_t size, struct egm_detail *reterr);
+
+/* A name for this host that others can reach: `wanted` when it is concrete; the address of a
+ * routable interface for ""; wildcards are EGM_E_INVALID with the reason. */
+int egm_host_name(const char *wanted, char *ret_name, size_t size, struct egm_detail *reterr);
+
+#endif
