@@ -5,6 +5,7 @@
 
 #include "base/detail.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,5 +23,8 @@ int egm_runtime_dir(char *ret_path, size_t size, struct egm_detail *reterr);
 /* A name for this host that others can reach: `wanted` when it is concrete; the address of a
  * routable interface for ""; wildcards are EGM_E_INVALID with the reason. */
 int egm_host_name(const char *wanted, char *ret_name, size_t size, struct egm_detail *reterr);
+
+/* True if `host` (a name or numeric address) is this host itself. Asks the resolver for names. @blocking */
+bool egm_host_is_local(const char *host);
 
 #endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Body of copy_nt_<width>.c. The including file defines store_block(dst, src), which stores BLOCK_BYTES past the cache to a
+ * destination aligned to a cache line, and EGM_KERNEL and EGM_KERNEL_NAME. No include guard: included once per file.
+ *
+ * Stores past the cache are outside the C11 memory model: release orders do not cover them on x86 and no C11 fence is
+ * sure to emit the needed instruction, hence the sfence here. */
+#include "mover/copy_kernel.h"
+
+#include <emmintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LINE_BYTES 64u
+
+static void prefetch_block(const unsigned char *at)
+{
+    for (size_t i = 0; i < BLOCK_BYTES; i += LINE_BYTES) {
+        __builtin_prefetch(at + i, /*write=*/0, /*locality=*/3);
+    }
+}
+
+static void kernel_stream(void *dst, const void *src, size_t size, const void *ahead,
+                          size_t ahead_size)
+{
+    unsigned char *to = dst;
+    const unsigned char *from = src;
+    const unsigned char *next = ahead;
+    size_t head = (size_t)(-(uintptr_t)to & (LINE_BYTES - 1u));
+
+    memcpy(to, from, head);
+    to += head;
+    from += head;
+    size -= head;
+    for (; size >= BLOCK_BYTES; size -= BLOCK_BYTES) {
+        if (ahead_size >= BLOCK_BYTES) {
+            prefetch_block(next);
+            next += BLOCK_BYTES;
+            ahead_size -= BLOCK_BYTES;
+        }
+        store_block(to, from);
+        to += BLOCK_BYTES;
+        from += BLOCK_BYTES;
+    }
+    memcpy(to, from, size);
+}
+
+static void kernel_settle(void)
+{
+    _mm_sfence();
+}
+
+static void kernel_evict(const void *data, size_t size)
+{
+    const unsigned char *at = data;
+    for (size_t i = 0; i < size; i += LINE_BYTES) {
+        _mm_clflush(at + i);
+    }
+    _mm_mfence();
+}
+
+const struct egm_copy_kernel EGM_KERNEL = {
+    .name = EGM_KERNEL_NAME,
+    .stream = kernel_stream,
+    .settle = kernel_settle,
+    .evict = kernel_evict,
+};

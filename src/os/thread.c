@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "os/thread.h"
+
+#include "base/assert.h"
+
+#include <signal.h>
+
+/* Our deepest frames hold a few KiB of iovecs and messages. */
+#define STACK_BYTES (512 * 1024)
+
+int egm_thread_start(pthread_t *ret_thread, const char *name, void *(*run)(void *arg), void *arg)
+{
+    sigset_t all, before;
+    pthread_attr_t attr;
+    pthread_t thread;
+    int r = pthread_attr_init(&attr);
+
+    if (r != 0) {
+        return -r;
+    }
+    r = pthread_attr_setstacksize(&attr, STACK_BYTES);
+    if (r == 0) {
+        /* A new thread inherits the mask, so it is blocked before it exists: no window. */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        r = pthread_create(&thread, &attr, run, arg);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    pthread_attr_destroy(&attr);
+    if (r != 0) {
+        return -r;
+    }
+    egm_ignore(pthread_setname_np(thread, name), "only for people");
+    *ret_thread = thread;
+    return 0;
+}
