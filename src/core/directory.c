@@ -266,7 +266,10 @@ void egm_directory_find_many(const struct egm_directory *d, uint32_t tenant,
     for (uint32_t i = 0; i < count; i++) {
         egm_index_find(&d->by_key, ret_hashes[i], &iters[i]);
         if (egm_index_next(&iters[i], &ret_ids[i])) {
-            __builtin_prefetch(egm_object_at(d, ret_ids[i]));
+            const char *object = (const char *)egm_object_at(d, ret_ids[i]);
+            for (size_t at = 0; at < sizeof(struct egm_object); at += 64) {
+                __builtin_prefetch(object + at);
+            }
         } else {
             ret_ids[i] = NONE;
         }

@@ -173,7 +173,6 @@ uint32_t egm_eviction_next(struct egm_eviction *e, struct egm_directory *d)
 
 void egm_eviction_defer(struct egm_eviction *e, struct egm_directory *d, uint32_t id)
 {
-    enum egm_queue queue = (enum egm_queue)egm_object_at(d, id)->queue;
     unlink_object(e, d, id);
-    push(e, d, id, queue);
+    push(e, d, id, EGM_QUEUE_MAIN);
 }

@@ -43,7 +43,8 @@ void egm_eviction_remove(struct egm_eviction *e, struct egm_directory *d, uint32
                          bool evicted);
 /* The next victim by policy, still in its queue; EGM_NO_OBJECT when there is none. */
 uint32_t egm_eviction_next(struct egm_eviction *e, struct egm_directory *d);
-/* Moves it behind the others of its queue: it cannot go now. */
+/* Moves it to the end of main: it cannot go now, since it is in use. In small, a few such objects
+ * would be met again and again and hide main. */
 void egm_eviction_defer(struct egm_eviction *e, struct egm_directory *d, uint32_t id);
 
 #endif

@@ -60,14 +60,22 @@ int egm_master_create(const struct egm_master_options *options, const struct egm
     return 0;
 }
 
+/* Nothing may name the request any more, and what it leased so far is given back. */
 static void free_request(struct egm_master *m, struct egm_request *r)
 {
     egm_records_forget(m, r);
+    for (uint32_t i = m->waiter_count; r->waiting > 0 && i-- > 0;) {
+        if (m->waiters[i].request == r) {
+            m->waiters[i] = m->waiters[--m->waiter_count];
+        }
+    }
+    if (r->op) {
+        egm_op_end(m, r->op);
+    }
     if (r->regex) {
         m->io.regex_free(m->io.arg, r->regex);
     }
     egm_buf_release(&r->reply);
-    egm_free(r->op);
     egm_free(r->payload);
     egm_free(r);
 }
@@ -143,11 +151,6 @@ static void drop_requests_of(struct egm_master *m, struct egm_link *list, uint32
         struct egm_request *r = egm_container_of(link, struct egm_request, link);
         link = link->next;
         if (r->peer == peer) {
-            for (uint32_t i = m->waiter_count; i-- > 0;) {
-                if (m->waiters[i].request == r) {
-                    m->waiters[i] = m->waiters[--m->waiter_count];
-                }
-            }
             egm_list_remove(&r->link);
             free_request(m, r);
         }
@@ -338,6 +341,7 @@ static void start_request(struct egm_master *m, uint32_t peer, const struct egm_
     struct egm_op_end head; /* {session, …}: only its first field is read */
     egm_take_op_end(&peek, &head);
     r->session = egm_session_live(m, head.session);
+    r->session_id = head.session;
     if (peek.failed && frame->length < 8) {
         egm_master_violation(m, peer, "malformed request");
         free_request(m, r);
@@ -403,7 +407,7 @@ static bool dispatch_short(struct egm_master *m, uint32_t peer, const struct egm
         egm_slot_change_message(m, peer, frame, cursor);
         return true;
     case EGM_MSG_LEASE_REPLY:
-        egm_lease_reply_message(m, peer, cursor);
+        egm_lease_reply_message(m, peer, frame, cursor);
         return true;
     case EGM_MSG_RECORDS_REPLY:
         egm_records_reply_message(m, peer, cursor);
@@ -528,13 +532,30 @@ void egm_object_set_state(struct egm_master *m, uint32_t id, enum egm_object_sta
     o->state = (uint8_t)state;
 }
 
+/* Sealed objects may be evicted, hard-pinned ones never: those are in no queue. */
+void egm_object_enqueue(struct egm_master *m, uint32_t id)
+{
+    struct egm_object *o = egm_object_at(&m->directory, id);
+    if (o->state == EGM_OBJECT_SEALED && !(o->flags & EGM_OBJECT_HARD_PIN)) {
+        egm_eviction_add(&m->mounts[egm_object_replicas(o)[0].mount].eviction, &m->directory, id);
+    }
+}
+
+static void unqueue(struct egm_master *m, uint32_t id, bool evicted)
+{
+    struct egm_object *o = egm_object_at(&m->directory, id);
+    if (o->queue != EGM_QUEUE_NONE) {
+        egm_eviction_remove(&m->mounts[egm_object_replicas(o)[0].mount].eviction, &m->directory, id,
+                            evicted);
+    }
+}
+
 void egm_object_remove(struct egm_master *m, uint32_t id, bool evicted)
 {
     struct egm_object *o = egm_object_at(&m->directory, id);
     if (o->state == EGM_OBJECT_SEALED) {
         egm_directory_remove_key(&m->directory, id);
-        egm_eviction_remove(&m->mounts[egm_object_replicas(o)[0].mount].eviction, &m->directory, id,
-                            evicted);
+        unqueue(m, id, evicted);
     } else {
         egm_session_unlink_write(m, id);
     }
@@ -589,12 +610,12 @@ bool egm_object_is_held(const struct egm_master *m, const struct egm_object *o)
 }
 
 /* ---- sweeps ---- */
-/* A sealed object lost some of its replicas with their mounts: goes on with the others. */
+/* An object lost some of its replicas with their mounts: goes on with the others. */
 static void strip_replicas(struct egm_master *m, uint32_t id)
 {
     struct egm_object *o = egm_object_at(&m->directory, id);
     struct egm_object_replica *replicas = egm_object_replicas(o);
-    egm_eviction_remove(&m->mounts[replicas[0].mount].eviction, &m->directory, id, false);
+    unqueue(m, id, false);
     uint8_t kept = 0;
     for (uint32_t i = 0; i < o->replica_count; i++) {
         if (m->mounts[replicas[i].mount].provider != EGM_NONE) {
@@ -609,7 +630,7 @@ static void strip_replicas(struct egm_master *m, uint32_t id)
         o->replicas.one = last;
     }
     o->replica_count = kept;
-    egm_eviction_add(&m->mounts[egm_object_replicas(o)[0].mount].eviction, &m->directory, id);
+    egm_object_enqueue(m, id);
 }
 
 static void sweep_object(struct egm_master *m, uint32_t id)
@@ -632,7 +653,7 @@ static void sweep_object(struct egm_master *m, uint32_t id)
         egm_object_release(m, id);
     } else if (is_below || gone == o->replica_count) {
         egm_object_remove(m, id, false);
-    } else if (gone > 0 && o->state == EGM_OBJECT_SEALED) {
+    } else if (gone > 0) {
         strip_replicas(m, id);
     }
 }
@@ -692,13 +713,14 @@ bool egm_master_run(struct egm_master *m, uint64_t now_ns)
             egm_list_push_back(&m->runnable, &r->link);
             continue;
         }
-        was_long = r->count > EGM_WINDOW_KEYS || r->regex;
+        was_long = r->count > EGM_TURN_KEYS || r->regex;
         run_request(m, r);
     }
     if (m->sweep_is_on && !was_long) {
         sweep(m);
     }
-    return m->sweep_is_on || !egm_list_is_empty(&m->runnable);
+    bool resyncs = !was_long && egm_records_resync(m);
+    return resyncs || m->sweep_is_on || !egm_list_is_empty(&m->runnable);
 }
 
 void egm_master_flush(struct egm_master *m, uint64_t now_ns)

@@ -10,7 +10,9 @@
 
 #include "core/master_state.h"
 
-#define LOOKS 128
+#define LOOKS 1024
+#define ROUNDS_OF_HITS \
+    4 /* after as many times round, every object's counter of hits is down to 0 */
 #define BACKGROUND_OBJECTS 512 /* a tick's worth */
 
 enum round {
@@ -85,7 +87,7 @@ static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint
     for (enum round round = ROUND_IDLE; round < ROUND_COUNT && coming < bytes; round++) {
         uint32_t passed = 0;
         uint32_t left = e->counts[EGM_QUEUE_SMALL] + e->counts[EGM_QUEUE_MAIN];
-        while (coming < bytes && most > 0 && passed < LOOKS && passed < left) {
+        while (coming < bytes && most > 0 && passed < LOOKS && passed < left * ROUNDS_OF_HITS) {
             uint32_t id = egm_eviction_next(e, &m->directory);
             if (id == EGM_NO_OBJECT) {
                 return coming;

@@ -117,7 +117,7 @@ enum egm_step egm_exist_step(struct egm_master *m, struct egm_request *r)
         egm_put_exist_reply(&r->reply, &(struct egm_exist_reply){.count = r->count});
     }
     uint32_t ids[EGM_FIND_WINDOW];
-    for (uint32_t n = 0; n < EGM_WINDOW_KEYS && r->done < r->count;) {
+    for (uint32_t n = 0; n < EGM_TURN_KEYS && r->done < r->count;) {
         uint32_t count = find_visible(m, r, ids);
         uint8_t *flags = count > 0 ? egm_buf_extend(&r->reply, count) : NULL;
         if (!flags) {
@@ -150,7 +150,7 @@ enum egm_step egm_prefix_step(struct egm_master *m, struct egm_request *r)
     }
     uint32_t ids[EGM_FIND_WINDOW];
     bool is_whole = true;
-    for (uint32_t n = 0; n < EGM_WINDOW_KEYS && r->done < r->count && is_whole;) {
+    for (uint32_t n = 0; n < EGM_TURN_KEYS && r->done < r->count && is_whole;) {
         uint32_t count = find_visible(m, r, ids);
         if (count == 0) {
             return broken_keys(m, r);
@@ -223,6 +223,7 @@ static bool begin_get(struct egm_master *m, struct egm_request *r)
             return false;
         }
         *r->op = (struct egm_op){.id = head.op, .session = r->session};
+        egm_list_init(&r->op->link);
     }
     egm_put_items_reply(&r->reply, &(struct egm_items_reply){.count = r->count});
     return true;
@@ -275,7 +276,7 @@ enum egm_step egm_get_step(struct egm_master *m, struct egm_request *r)
         return EGM_STEP_DONE;
     }
     uint32_t ids[EGM_FIND_WINDOW];
-    for (uint32_t n = 0; n < EGM_WINDOW_KEYS && r->done < r->count;) {
+    for (uint32_t n = 0; n < EGM_TURN_KEYS && r->done < r->count;) {
         uint32_t count = find_visible(m, r, ids);
         if (count == 0) {
             list_op(m, r);

@@ -349,6 +349,7 @@ static int new_provider(struct egm_master *m, const struct egm_mount *head, uint
         .epoch = head->epoch,
         .host = head->host,
         .peer = EGM_NONE,
+        .resync_at = EGM_NONE,
         .name = egm_strndup((const char *)head->name.data, head->name.size),
         .unix_path = egm_strndup((const char *)head->unix_path.data, head->unix_path.size),
         .data_address =
@@ -395,7 +396,9 @@ static int add_mounts(struct egm_master *m, uint32_t provider, const struct egm_
 /* The same life came back: is what it brings what is known? */
 static bool is_same_life(const struct egm_provider_state *p, const struct egm_mount *head)
 {
-    return p->epoch == head->epoch && p->leased_term == head->term &&
+    /* p->term: the LEASE that raised it may have arrived although its answer has not. */
+    return p->epoch == head->epoch && p->leased_term &&
+           (p->leased_term == head->term || p->term == head->term) &&
            p->mount_count == head->segment_count && p->phase != EGM_PHASE_DRAINING;
 }
 
@@ -408,6 +411,35 @@ static void set_slots(struct egm_master *m, struct egm_provider_state *p,
     }
     while (before > 0) { /* the new list is in place: what the old one alone reached is settled */
         remove_slot(m, p, --before);
+    }
+}
+
+/* The request id is the time of asking: the answer brings it back, so that a late answer counts from its own
+ * question (I4). The term of a provider that is ready follows the master's, and is told before anything of it is
+ * granted there: then its records never raise the provider's term above what it is leased under. */
+static void send_lease(struct egm_master *m, struct egm_provider_state *p)
+{
+    p->lease_asked_ns = m->now_ns;
+    p->lease_next_ns = m->now_ns + LEASE_EVERY_NS;
+    p->term = p->phase == EGM_PHASE_READY ? m->term : p->term;
+    egm_buf_clear(&m->scratch);
+    size_t begin = egm_frame_begin(&m->scratch, EGM_MSG_LEASE, m->now_ns);
+    egm_put_lease(&m->scratch,
+                  &(struct egm_lease){.instance = m->options.instance,
+                                      .term = p->term,
+                                      .duration_ms = (uint32_t)m->options.segment_lease_ms});
+    egm_master_reply(m, p->peer, &m->scratch, begin);
+}
+
+/* Above every term that any provider has accepted (I13); those that are ready are told at once. */
+static void raise_term(struct egm_master *m, uint32_t term)
+{
+    m->term = term;
+    for (uint32_t i = 0; i < m->provider_room; i++) {
+        struct egm_provider_state *p = &m->providers[i];
+        if (p->id && p->peer != EGM_NONE && p->phase == EGM_PHASE_READY) {
+            send_lease(m, p);
+        }
     }
 }
 
@@ -438,7 +470,7 @@ static int join(struct egm_master *m, uint32_t peer, const struct egm_mount *hea
     p->peer = peer;
     m->peers[peer].provider = provider;
     if (head->term >= m->term && !is_back) {
-        m->term = head->term + 1; /* keeps I13: above every term that any provider has accepted */
+        raise_term(m, head->term + 1);
     }
     p->term = is_back ? p->term : m->term;
     p->phase = EGM_PHASE_JOINING;
@@ -447,6 +479,7 @@ static int join(struct egm_master *m, uint32_t peer, const struct egm_mount *hea
     set_slots(m, p, lists->slots, head->slot_count);
     if (is_back) {
         egm_records_requeue(m, provider);
+        p->resync_at = 0;
     }
     for (uint32_t i = p->first_mount; i < p->first_mount + p->mount_count; i++) {
         if (!m->mounts[i].is_placeable_once) {
@@ -458,27 +491,15 @@ static int join(struct egm_master *m, uint32_t peer, const struct egm_mount *hea
     return 0;
 }
 
-static void send_lease(struct egm_master *m, struct egm_provider_state *p)
-{
-    p->lease_asked_ns = m->now_ns;
-    p->lease_next_ns = m->now_ns + LEASE_EVERY_NS;
-    egm_buf_clear(&m->scratch);
-    size_t begin = egm_frame_begin(&m->scratch, EGM_MSG_LEASE, 0);
-    egm_put_lease(&m->scratch,
-                  &(struct egm_lease){.instance = m->options.instance,
-                                      .term = p->term,
-                                      .duration_ms = (uint32_t)m->options.segment_lease_ms});
-    egm_master_reply(m, p->peer, &m->scratch, begin);
-}
-
 void egm_mount_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                        struct egm_cursor cursor)
 {
     struct egm_mount head;
     struct mount_lists lists;
     egm_take_mount(&cursor, &head);
-    bool is_sane = !cursor.failed && head.provider && head.epoch && head.name.size > 0 &&
-                   head.name.size <= EGM_MAX_NAME && head.term < (1u << 20) - 1;
+    bool is_sane = !cursor.failed && m->peers[peer].provider == EGM_NONE && head.provider &&
+                   head.epoch && head.name.size > 0 && head.name.size <= EGM_MAX_NAME &&
+                   head.term < (1u << 20) - 1;
     int r = is_sane ? take_lists(&cursor, &head, &lists) : EGM_E_PROTO;
     if (r == EGM_E_PROTO) {
         egm_master_violation(m, peer, "malformed MOUNT");
@@ -500,17 +521,20 @@ void egm_mount_message(struct egm_master *m, uint32_t peer, const struct egm_fra
     }
 }
 
-void egm_lease_reply_message(struct egm_master *m, uint32_t peer, struct egm_cursor cursor)
+void egm_lease_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                             struct egm_cursor cursor)
 {
     struct egm_lease_reply reply;
     egm_take_lease_reply(&cursor, &reply);
     struct egm_provider_state *p = provider_of_peer(m, peer);
-    if (egm_cursor_end(&cursor) < 0 || !p) {
+    if (egm_cursor_end(&cursor) < 0 || !p || frame->request > p->lease_asked_ns) {
         egm_master_violation(m, peer, "unexpected LEASE_REPLY");
         return;
     }
     int status = egm_status_from_wire(reply.status);
     if (status == EGM_E_STALE) {
+        p->term = 0; /* what it brings next time is another life, whatever its number */
+        p->leased_term = 0;
         egm_master_violation(m, peer, "another master has a newer term there: it must mount anew");
         return;
     }
@@ -521,12 +545,15 @@ void egm_lease_reply_message(struct egm_master *m, uint32_t peer, struct egm_cur
     }
     uint64_t duration_ns = egm_ms(m->options.segment_lease_ms);
     p->lease_until_ns =
-        p->lease_asked_ns + duration_ns - egm_max_u64(1000000, duration_ns / 1000); /* I4 */
-    if (p->leased_term == 0 || p->phase == EGM_PHASE_JOINING) {
-        p->leased_term = p->term;
+        frame->request + duration_ns - egm_max_u64(1000000, duration_ns / 1000); /* I4 */
+    p->leased_term = reply.term;
+    if (p->phase == EGM_PHASE_JOINING) {
         p->phase = EGM_PHASE_READY;
         m->layout++;
         egm_info("provider is ready name=%s term=%u", p->name, p->term);
+        if (p->term < m->term) {
+            send_lease(m, p);
+        }
         egm_master_wake(m);
     }
 }
@@ -635,6 +662,7 @@ void egm_master_release_leases(struct egm_master *m)
     for (uint32_t i = 0; i < m->provider_room; i++) {
         struct egm_provider_state *p = &m->providers[i];
         if (p->id && p->peer != EGM_NONE && p->leased_term) {
+            p->lease_until_ns = 0; /* nothing is granted there any more, whatever is answered */
             egm_buf_clear(&m->scratch);
             size_t begin = egm_frame_begin(&m->scratch, EGM_MSG_LEASE, 0);
             egm_put_lease(&m->scratch,

@@ -107,6 +107,21 @@ static bool take_places(struct egm_master *m, const struct egm_request *r, struc
     return false;
 }
 
+/* Has room made on `mount`, or else on any other candidate (I11). */
+static bool make_room(struct egm_master *m, const struct egm_request *r, const struct placement *p,
+                      uint32_t mount, uint64_t rounded)
+{
+    if (egm_evict_for(m, mount, rounded)) {
+        return true;
+    }
+    for (uint32_t i = 0; i < m->mount_count; i++) {
+        if (i != mount && is_candidate(m, r, p, i, rounded) && egm_evict_for(m, i, rounded)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void give_places(struct egm_master *m, struct placement *p)
 {
     for (uint32_t i = 0; i < p->count; i++) {
@@ -149,7 +164,7 @@ static int place(struct egm_master *m, const struct egm_request *r, uint64_t siz
             if (p->count > 0) {
                 break; /* fewer copies than asked for are better than none */
             }
-            return egm_evict_for(m, mount, rounded) ? EGM_E_AGAIN : EGM_E_NO_SPACE;
+            return make_room(m, r, p, mount, rounded) ? EGM_E_AGAIN : EGM_E_NO_SPACE;
         }
     }
     return p->count > 0 ? 0 : why_no_candidate(m, rounded);
@@ -296,7 +311,7 @@ enum egm_step egm_put_step(struct egm_master *m, struct egm_request *r)
             return EGM_STEP_DONE;
         }
     }
-    if (!m->sessions[r->session].is_live) {
+    if (egm_session_live(m, r->session_id) != r->session) {
         egm_request_fail(m, r, EGM_E_NOT_FOUND,
                          NULL); /* it expired while this was parked; its grants with it */
         return EGM_STEP_DONE;
@@ -357,7 +372,7 @@ static int seal(struct egm_master *m, uint32_t id, uint64_t checksum)
     egm_session_unlink_write(m, id);
     o->checksum = checksum;
     egm_object_set_state(m, id, EGM_OBJECT_SEALED);
-    egm_eviction_add(&m->mounts[egm_object_replicas(o)[0].mount].eviction, &m->directory, id);
+    egm_object_enqueue(m, id);
     egm_record_object(m, id, EGM_RECORD_SEAL);
     if (mounted < o->replica_count) {
         egm_master_sweep(m); /* replicas on mounts that went meanwhile are stripped */
@@ -405,7 +420,7 @@ enum egm_step egm_put_end_step(struct egm_master *m, struct egm_request *r)
         r->reply_begin = egm_frame_begin(&r->reply, EGM_MSG_PUT_END_REPLY, r->frame.request);
         egm_put_results_reply(&r->reply, &(struct egm_results_reply){.count = r->count});
     }
-    for (uint32_t n = 0; n < EGM_WINDOW_KEYS && r->done < r->count; n++, r->done++) {
+    for (uint32_t n = 0; n < EGM_TURN_KEYS && r->done < r->count; n++, r->done++) {
         struct egm_ended ended;
         egm_take_ended(&r->cursor, &ended);
         int code = end_one(m, r->session, &ended);

@@ -7,6 +7,7 @@
  * drop counts as acknowledged only by the answer. After a reconnect everything unanswered is sent
  * again: records are idempotent at the provider. */
 #include "base/alloc.h"
+#include "base/checked.h"
 #include "base/log.h"
 
 #include "core/master_state.h"
@@ -135,8 +136,8 @@ void egm_provider_flush(struct egm_master *m, uint32_t provider, bool force)
     struct egm_provider_state *p = &m->providers[provider];
     bool is_due = p->quiet_count > 0 && (p->is_urgent || force || p->quiet_count >= BATCH_MOST ||
                                          m->now_ns - p->quiet_since_ns >= QUIET_DELAY_NS);
-    while (p->peer != EGM_NONE && p->leased_term && (p->drop_count > 0 || is_due) &&
-           send_batch(m, p)) {
+    while (p->peer != EGM_NONE && p->leased_term && p->phase != EGM_PHASE_JOINING &&
+           (p->drop_count > 0 || is_due) && send_batch(m, p)) {
         is_due = false;
     }
 }
@@ -232,6 +233,43 @@ void egm_records_requeue(struct egm_master *m, uint32_t provider)
             put_floor(p, &m->directory, t);
         }
     }
+}
+
+/* One piece of the slab for one provider. Records are idempotent there, so those it has already do no harm. */
+static void resync_some(struct egm_master *m, uint32_t provider)
+{
+    struct egm_provider_state *p = &m->providers[provider];
+    uint32_t end = (uint32_t)egm_min_u64(p->resync_at + BATCH_MOST, m->directory.slot_count);
+    for (; p->resync_at < end; p->resync_at++) {
+        struct egm_object *o = egm_object_at(&m->directory, p->resync_at);
+        bool is_writing = o->state == EGM_OBJECT_WRITING;
+        for (uint32_t i = 0; i < o->replica_count && (is_writing || o->state == EGM_OBJECT_SEALED);
+             i++) {
+            struct egm_object_replica *r = &egm_object_replicas(o)[i];
+            if (m->mounts[r->mount].provider == provider) {
+                put_object_record(&p->quiet, m, o, r,
+                                  is_writing ? EGM_RECORD_GRANT : EGM_RECORD_SEAL);
+                p->quiet_count++;
+                p->is_urgent = true;
+            }
+        }
+    }
+    if (p->resync_at >= m->directory.slot_count) {
+        p->resync_at = EGM_NONE;
+    }
+}
+
+bool egm_records_resync(struct egm_master *m)
+{
+    bool has_more = false;
+    for (uint32_t i = 0; i < m->provider_room; i++) {
+        struct egm_provider_state *p = &m->providers[i];
+        if (p->id && p->resync_at != EGM_NONE && p->peer != EGM_NONE && p->leased_term) {
+            resync_some(m, i);
+            has_more = has_more || p->resync_at != EGM_NONE;
+        }
+    }
+    return has_more;
 }
 
 void egm_records_release(struct egm_provider_state *p)

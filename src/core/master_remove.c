@@ -4,7 +4,7 @@
  *
  * A forced REMOVE_ALL raises its tenant's floor: everything older is invisible at once, however
  * much it is, and a sweep takes it away later. The others walk keys or the slab and give way every
- * EGM_WINDOW_KEYS of them. */
+ * EGM_TURN_KEYS of them. */
 #include "base/alloc.h"
 #include "base/checked.h"
 
@@ -56,11 +56,6 @@ static enum egm_step finish(struct egm_master *m, struct egm_request *r)
     if (m->now_ns < r->deadline_ns) {
         return EGM_STEP_PARK;
     }
-    for (uint32_t i = m->waiter_count; i-- > 0;) {
-        if (m->waiters[i].request == r) {
-            m->waiters[i] = m->waiters[--m->waiter_count];
-        }
-    }
     egm_request_fail(m, r, EGM_E_TIMEOUT, "a provider has not recorded the removal in time");
     return EGM_STEP_DONE;
 }
@@ -98,7 +93,7 @@ enum egm_step egm_remove_step(struct egm_master *m, struct egm_request *r)
         r->reply_begin = egm_frame_begin(&r->reply, EGM_MSG_REMOVE_REPLY, r->frame.request);
         egm_put_results_reply(&r->reply, &(struct egm_results_reply){.count = r->count});
     }
-    for (uint32_t n = 0; n < EGM_WINDOW_KEYS && r->done < r->count; n++, r->done++) {
+    for (uint32_t n = 0; n < EGM_TURN_KEYS && r->done < r->count; n++, r->done++) {
         struct egm_bytes key = egm_take_key(&r->keys, &r->cursor);
         if (r->cursor.failed) {
             egm_master_violation(m, r->peer, "malformed keys in REMOVE");
@@ -128,7 +123,7 @@ static enum egm_step finish_count(struct egm_master *m, struct egm_request *r)
 /* Looks at the next slots of the slab; true when the walk is over. match NULL: every key. */
 static bool scan(struct egm_master *m, struct egm_request *r)
 {
-    uint32_t end = (uint32_t)egm_min_u64(r->scan + EGM_WINDOW_KEYS, m->directory.slot_count);
+    uint32_t end = (uint32_t)egm_min_u64(r->scan + EGM_TURN_KEYS, m->directory.slot_count);
     for (; r->scan < end; r->scan++) {
         struct egm_object *o = egm_object_at(&m->directory, r->scan);
         if (o->state != EGM_OBJECT_SEALED || o->tenant != r->tenant ||
@@ -141,7 +136,7 @@ static bool scan(struct egm_master *m, struct egm_request *r)
         remove_and_wait(m, r, r->scan);
         r->result++;
     }
-    r->count = EGM_WINDOW_KEYS + 1; /* counts as a long request for the turn */
+    r->count = EGM_TURN_KEYS + 1; /* counts as a long request for the turn */
     return r->scan >= m->directory.slot_count;
 }
 

@@ -13,6 +13,8 @@
 #include "wire/status.h"
 
 #define EGM_NONE UINT32_MAX
+#define EGM_TURN_KEYS \
+    512 /* a request gives way after as many: at 250 ns each, half of the 300 us a turn may take */
 
 /* ---- peers: connections ---- */
 struct egm_peer {
@@ -103,6 +105,7 @@ struct egm_provider_state {
     bool is_urgent; /* quiet must leave with this flush: somebody may wait for it */
     uint64_t quiet_since_ns;
     uint64_t next_sequence;
+    uint32_t resync_at;      /* next slab slot whose records are sent again; EGM_NONE: all were */
     struct egm_link batches; /* egm_batch, oldest first */
 };
 
@@ -144,6 +147,7 @@ struct egm_request {
     enum egm_step (*step)(struct egm_master *, struct egm_request *);
     bool has_begun;
     uint32_t session;
+    uint64_t session_id; /* the slot may be another session's when the request goes on */
     uint32_t tenant;
     uint32_t count, done; /* keys */
     uint64_t deadline_ns;
@@ -227,6 +231,8 @@ void egm_object_set_state(struct egm_master *m, uint32_t id, enum egm_object_sta
 /* Hides the object at once and has every provider record it; its places come back when I3 allows.
  * From any state but REMOVED. `evicted` remembers it as a ghost. */
 void egm_object_remove(struct egm_master *m, uint32_t id, bool evicted);
+/* Puts a sealed object into its eviction queue. */
+void egm_object_enqueue(struct egm_master *m, uint32_t id);
 /* Frees the object when D4 holds. */
 void egm_object_release(struct egm_master *m, uint32_t id);
 /* True when a get by this session would find it (I6, D5). session EGM_NONE: any. */
@@ -266,7 +272,8 @@ void egm_unmount_message(struct egm_master *m, uint32_t peer, const struct egm_f
                          struct egm_cursor cursor);
 void egm_slot_change_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                              struct egm_cursor cursor);
-void egm_lease_reply_message(struct egm_master *m, uint32_t peer, struct egm_cursor cursor);
+void egm_lease_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                             struct egm_cursor cursor);
 void egm_records_reply_message(struct egm_master *m, uint32_t peer, struct egm_cursor cursor);
 void egm_layout_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                         struct egm_cursor cursor);
@@ -292,6 +299,8 @@ const char *egm_mount_state_name(const struct egm_master *m, uint32_t mount);
 uint32_t egm_provider_find(const struct egm_master *m, uint64_t id); /* EGM_NONE */
 /* All that was sent or queued and not answered is queued again: the provider came back. */
 void egm_records_requeue(struct egm_master *m, uint32_t provider);
+/* Goes on with sending a returned provider the grants and seals it may have missed. True: more to do. */
+bool egm_records_resync(struct egm_master *m);
 void egm_records_release(struct egm_provider_state *p);
 /* The request goes away: no batch may name it. */
 void egm_records_forget(struct egm_master *m, const struct egm_request *request);

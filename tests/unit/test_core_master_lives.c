@@ -1,0 +1,606 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The master core when processes come, go, return and die: sessions, providers, terms, new masters; and what peers
+ * send that they should not. */
+#include "test_core_master.h"
+
+enum { A = 1, B = 2, P = 10, Q = 11, SIZE = 2 * MIB };
+
+static void start_one(void)
+{
+    bench_start();
+    bench_mount(P, 1, SIZE);
+    bench_requester(A, 101, P);
+    bench_requester(B, 102, P);
+}
+
+/* Time passes while both sessions are kept. */
+static void pass_alive(uint64_t ms)
+{
+    for (uint64_t left = ms; left > 0;) {
+        uint64_t step = left < 500 ? left : 500;
+        ck_assert_int_eq(bench_ping(A, 101, 0, NULL), 0);
+        ck_assert_int_eq(bench_ping(B, 102, 0, NULL), 0);
+        bench_pass(step);
+        left -= step;
+    }
+}
+
+/* Only B lives on. */
+static void pass_without_a(uint64_t ms)
+{
+    for (uint64_t left = ms; left > 0;) {
+        uint64_t step = left < 500 ? left : 500;
+        ck_assert_int_eq(bench_ping(B, 102, 0, NULL), 0);
+        bench_pass(step);
+        left -= step;
+    }
+}
+
+/* ---- hello ---- */
+START_TEST(nothing_is_answered_before_hello_and_strangers_stay_out)
+{
+    struct egm_buf frame;
+    bench_start();
+    ck_assert_int_eq(egm_master_connected(bench, bench_now, 3), 0);
+    ck_assert_int_eq(bench_hello(3, EGM_ROLE_REQUESTER, "other"), EGM_E_NOT_PERMITTED);
+    ck_assert_int_eq(bench_hello(3, 9, "egmstore"), EGM_E_INVALID);
+    size_t begin = bench_begin(&frame, EGM_MSG_PING);
+    egm_put_ping(&frame, &(struct egm_ping){.session = 1});
+    bench_event(3, &frame, begin);
+    ck_assert(bench_peers[3].is_closed);
+    ck_assert(!bench_has_reply(3));
+    bench_stop();
+}
+END_TEST
+
+START_TEST(messages_of_another_role_close_the_connection)
+{
+    struct egm_buf frame;
+    start_one();
+    size_t begin = bench_begin(&frame, EGM_MSG_UNMOUNT);
+    egm_put_unmount(&frame, &(struct egm_unmount){.provider = 1, .epoch = 100, .mode = EGM_UNMOUNT_NOW});
+    bench_event(A, &frame, begin);
+    ck_assert(bench_peers[A].is_closed);
+    begin = bench_begin(&frame, EGM_MSG_SESSION_END);
+    egm_put_session_end(&frame, &(struct egm_session_end){.session = 102});
+    bench_event(P, &frame, begin);
+    ck_assert(bench_peers[P].is_closed);
+    ck_assert_uint_eq(egm_master_totals(bench).session_count, 2);
+    bench_stop();
+}
+END_TEST
+
+/* ---- sessions ---- */
+START_TEST(write_of_an_expired_session_is_quarantined_until_its_slot_is_free)
+{
+    start_one();
+    struct got got = bench_put_start(A, 101, "k", 31 * EGM_GRANULE);
+    ck_assert_int_eq(got.status, 0);
+    pass_without_a(4000);
+    ck_assert_uint_eq(egm_master_totals(bench).session_count, 1);
+    ck_assert_uint_eq(bench_sums().quarantined, 31 * EGM_GRANULE);
+    pass_without_a(60000); /* time proves nothing */
+    ck_assert_uint_eq(bench_sums().quarantined, 31 * EGM_GRANULE);
+    ck_assert_int_eq(bench_put_start(B, 102, "x", 100).status, EGM_E_NO_SPACE);
+    ck_assert_int_eq(bench_slot(P, A, 101, EGM_IMPORT_MAP, 0), 0);
+    ck_assert_uint_eq(bench_sums().quarantined, 0);
+    ck_assert_int_eq(bench_put(B, 102, "x", 31 * EGM_GRANULE), 0);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(write_over_tcp_of_an_expired_session_goes_when_its_provider_refuses_it)
+{
+    bench_start();
+    bench_mount(P, 1, SIZE);
+    bench_connect(A, EGM_ROLE_REQUESTER);
+    ck_assert_int_eq(bench_session(A, 101), 0);
+    ck_assert_int_eq(bench_slot(P, 4, 101, EGM_IMPORT_TCP, 1), 0);
+    ck_assert_int_eq(bench_put_start(A, 101, "k", 5000).status, 0);
+    ck_assert_uint_eq(bench_peers[P].grant_count, 1);
+    bench_peers[P].keeps_records = true;
+    bench_pass(4000);
+    ck_assert_uint_eq(bench_sums().removed, 2 * EGM_SLOT);
+    ck_assert_uint_eq(bench_sums().free, SIZE - EGM_GRANULE - 2 * EGM_SLOT);
+    bench_peers[P].keeps_records = false;
+    bench_settle();
+    ck_assert_uint_eq(bench_sums().free, SIZE - EGM_GRANULE);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(session_that_comes_back_without_its_write_settles_it)
+{
+    start_one();
+    struct got got = bench_put_start(A, 101, "k", 5000);
+    pass_without_a(4000);
+    ck_assert_int_eq(bench_ping(A, 101, 0, NULL), EGM_E_NOT_FOUND);
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), EGM_E_NOT_FOUND); /* of the head: unknown session */
+    ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_SLOT);
+    ck_assert_int_eq(bench_session(A, 101), 0);
+    ck_assert_uint_eq(bench_sums().quarantined, 0);
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), EGM_E_NOT_OWNER);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(session_that_comes_back_with_its_write_is_told_to_stop_it)
+{
+    uint64_t revoked;
+    start_one();
+    struct got got = bench_put_start(A, 101, "k", 5000);
+    pass_without_a(4000);
+    struct egm_open_write write = {.generation = got.generation, .provider = 1, .epoch = 100, .extent_count = 1};
+    struct egm_extent extent = {.offset = got.offset, .length = got.length};
+    ck_assert_int_eq(bench_session_with(A, 101, &write, &extent, 1), 0);
+    ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_SLOT);
+    ck_assert_int_eq(bench_ping(A, 101, 0, &revoked), 0);
+    ck_assert_uint_eq(revoked, got.generation);
+    ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_SLOT);
+    ck_assert_int_eq(bench_ping(A, 101, got.generation, &revoked), 0);
+    ck_assert_uint_eq(bench_sums().quarantined, 0);
+    ck_assert_uint_eq(bench_sums().free, SIZE - EGM_GRANULE);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(put_that_lasts_too_long_is_revoked_although_its_session_lives)
+{
+    uint64_t revoked;
+    start_one();
+    struct got got = bench_put_start(A, 101, "k", 5000);
+    pass_alive(4900);
+    ck_assert_int_eq(bench_ping(A, 101, 0, &revoked), 0);
+    ck_assert_uint_eq(revoked, 0);
+    pass_alive(500);
+    ck_assert_int_eq(bench_ping(A, 101, 0, &revoked), 0);
+    ck_assert_uint_eq(revoked, got.generation);
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), EGM_E_STALE);
+    ck_assert(!bench_exists(B, 102, "k"));
+    ck_assert_uint_eq(bench_sums().free, SIZE - EGM_GRANULE);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(read_leases_end_with_their_session_and_with_their_deadline)
+{
+    start_one();
+    ck_assert_int_eq(bench_put(B, 102, "k", 5000), 0);
+    ck_assert_int_eq(bench_get_start(A, 101, "k", 4).status, 0);
+    ck_assert_int_eq(bench_remove(B, 102, "k", EGM_FORCE), 0);
+    ck_assert_uint_eq(bench_sums().removed, 2 * EGM_SLOT);
+    pass_without_a(4000);
+    ck_assert_uint_eq(bench_sums().removed, 0);
+    ck_assert_int_eq(bench_put(B, 102, "k", 5000), 0);
+    ck_assert_int_eq(bench_get_start(B, 102, "k", 5).status, 0);
+    ck_assert_int_eq(bench_remove(B, 102, "k", EGM_FORCE), 0);
+    pass_without_a(59000);
+    ck_assert_uint_eq(bench_sums().removed, 2 * EGM_SLOT);
+    pass_without_a(1100);
+    ck_assert_uint_eq(bench_sums().removed, 0);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(masters_own_stall_expires_nobody)
+{
+    start_one();
+    ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
+    bench_now += 60000 * UINT64_C(1000000);
+    egm_master_tick(bench, bench_now);
+    bench_settle();
+    ck_assert_uint_eq(egm_master_totals(bench).session_count, 2);
+    ck_assert_uint_eq(egm_master_totals(bench).stalls, 1);
+    ck_assert_int_eq(bench_ping(A, 101, 0, NULL), 0);
+    ck_assert(bench_exists(A, 101, "k"));
+    bench_stop();
+}
+END_TEST
+
+START_TEST(request_parked_over_its_sessions_end_grants_nothing_to_another_session)
+{
+    struct egm_buf frame;
+    start_one();
+    struct got full = bench_put_start(B, 102, "full", 31 * EGM_GRANULE);
+    ck_assert_int_eq(bench_put_end(B, 102, full.generation, 0), 0);
+    bench_peers[P].keeps_records = true;
+    bench_put_ask(A, 101, "new", EGM_GRANULE, (struct bench_put){0}); /* parked for the victim's record */
+    size_t begin = bench_begin(&frame, EGM_MSG_SESSION_END);
+    egm_put_session_end(&frame, &(struct egm_session_end){.session = 101});
+    bench_connect(3, EGM_ROLE_REQUESTER);
+    bench_event(3, &frame, begin);
+    egm_buf_clear(&bench_peers[P].in);
+    /* Nothing of 101 is left: its number is free. */
+    ck_assert_int_eq(bench_slot(P, A, 101, EGM_IMPORT_MAP, 0), 0);
+    egm_buf_clear(&bench_peers[3].in);
+    ck_assert_int_eq(bench_session(3, 777), 0); /* takes that number over */
+    ck_assert_int_eq(bench_slot(P, 3, 777, EGM_IMPORT_MAP, 1), 0);
+    struct egm_buf out;
+    egm_buf_init(&out, MIB);
+    begin = egm_frame_begin(&out, EGM_MSG_RECORDS_REPLY, 0);
+    egm_put_records_reply(&out, &(struct egm_records_reply){.sequence = 2}); /* the victim's */
+    bench_event(P, &out, begin);
+    ck_assert_uint_eq(bench_sums().writing, 0);
+    bench_stop();
+}
+END_TEST
+
+/* ---- providers ---- */
+START_TEST(lost_provider_comes_back_with_all_its_objects)
+{
+    start_one();
+    ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
+    uint32_t term = bench_peers[P].term;
+    bench_disconnect(P);
+    ck_assert(!bench_exists(A, 101, "k"));
+    ck_assert_int_eq(bench_put_start(A, 101, "x", 100).status, EGM_E_NOT_READY);
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    struct bench_slot slots[] = {{0, A, 101, EGM_IMPORT_MAP}, {0, B, 102, EGM_IMPORT_MAP}};
+    ck_assert_int_eq(bench_mount_slots(P, 1, 100, term, SIZE, slots, 2), 0);
+    ck_assert(bench_exists(A, 101, "k"));
+    ck_assert_uint_eq(bench_peers[P].term, term);
+    ck_assert_int_eq(bench_put(A, 101, "x", 100), 0);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(provider_whose_term_grew_by_our_own_grants_keeps_its_objects)
+{
+    start_one();
+    ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
+    /* Another provider knew a higher term: ours rises, for all of them. */
+    bench_connect(Q, EGM_ROLE_PROVIDER);
+    ck_assert_int_eq(bench_mount_slots(Q, 2, 200, 9, SIZE, NULL, 0), 0);
+    ck_assert_uint_eq(egm_master_totals(bench).term, 10);
+    ck_assert_int_eq(bench_put(A, 101, "k2", 5000), 0);
+    ck_assert_uint_eq(bench_peers[P].term, 10); /* told before anything of term 10 was granted there */
+    bench_disconnect(P);
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    struct bench_slot slots[] = {{0, A, 101, EGM_IMPORT_MAP}, {0, B, 102, EGM_IMPORT_MAP}};
+    ck_assert_int_eq(bench_mount_slots(P, 1, 100, 10, SIZE, slots, 2), 0);
+    ck_assert(bench_exists(A, 101, "k"));
+    ck_assert(bench_exists(A, 101, "k2"));
+    bench_stop();
+}
+END_TEST
+
+START_TEST(provider_of_another_epoch_or_term_brings_nothing_back)
+{
+    for (int what = 0; what < 2; what++) {
+        start_one();
+        ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
+        uint32_t term = bench_peers[P].term;
+        bench_disconnect(P);
+        bench_connect(P, EGM_ROLE_PROVIDER);
+        ck_assert_int_eq(bench_mount_slots(P, 1, what == 0 ? 999 : 100, what == 0 ? 0 : term + 3, SIZE, NULL, 0), 0);
+        ck_assert(!bench_exists(A, 101, "k"));
+        ck_assert_uint_gt(bench_peers[P].term, what == 0 ? 0 : term + 3);
+        bench_pass(100);
+        ck_assert_uint_eq(bench_sums().count, 1);
+        ck_assert_uint_eq(bench_sums().free, SIZE - EGM_GRANULE);
+        bench_stop();
+    }
+}
+END_TEST
+
+START_TEST(removals_the_lost_provider_had_not_recorded_are_sent_again)
+{
+    start_one();
+    ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
+    uint32_t term = bench_peers[P].term;
+    bench_peers[P].keeps_records = true;
+    bench_remove_ask(A, 101, "k", EGM_FORCE);
+    bench_disconnect(P);
+    ck_assert_uint_eq(bench_sums().removed, 2 * EGM_SLOT);
+    bench_peers[P].keeps_records = false;
+    bench_peers[P].drop_count = 0;
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    struct bench_slot slots[] = {{0, A, 101, EGM_IMPORT_MAP}, {0, B, 102, EGM_IMPORT_MAP}};
+    ck_assert_int_eq(bench_mount_slots(P, 1, 100, term, SIZE, slots, 2), 0);
+    ck_assert_uint_eq(bench_peers[P].drop_count, 1);
+    ck_assert_uint_eq(bench_sums().free, SIZE - EGM_GRANULE);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(provider_gone_for_good_is_swept_after_its_ttl)
+{
+    start_one();
+    for (int i = 0; i < 5; i++) {
+        char key[8] = {'k', (char)('0' + i)};
+        ck_assert_int_eq(bench_put(A, 101, key, 5000), 0);
+    }
+    ck_assert_int_eq(bench_put_start(A, 101, "w", 5000).status, 0);
+    bench_disconnect(P);
+    pass_alive(2900);
+    ck_assert_uint_eq(egm_master_totals(bench).provider_count, 1);
+    pass_alive(300);
+    ck_assert_uint_eq(egm_master_totals(bench).provider_count, 0);
+    ck_assert_uint_eq(egm_master_totals(bench).object_count, 0);
+    ck_assert_int_eq(bench_put_start(A, 101, "x", 100).status, EGM_E_NO_SEGMENT);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(draining_provider_hides_its_objects_and_takes_no_new_ones)
+{
+    start_one();
+    ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
+    struct got got = bench_put_start(A, 101, "w", 5000);
+    ck_assert_int_eq(bench_unmount(P, EGM_UNMOUNT_DRAIN), 0);
+    ck_assert_str_eq(bench_sums().state, "draining");
+    ck_assert(!bench_exists(A, 101, "k"));
+    ck_assert_int_eq(bench_put_start(A, 101, "x", 100).status, EGM_E_NO_SEGMENT);
+    ck_assert_int_lt(bench_put_end(A, 101, got.generation, 0), 0);
+    ck_assert(!bench_exists(A, 101, "w"));
+    bench_stop();
+}
+END_TEST
+
+START_TEST(provider_that_drains_before_its_first_lease_does_not_become_ready)
+{
+    bench_start();
+    bench_peers[P].keeps_leases = true;
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    bench_peers[P].keeps_leases = true;
+    ck_assert_int_eq(bench_mount_slots(P, 1, 100, 0, SIZE, NULL, 0), 0);
+    struct egm_buf kept;
+    egm_buf_init(&kept, MIB);
+    ck_assert_int_eq(egm_buf_append(&kept, bench_peers[P].in.data, bench_peers[P].in.len), 0);
+    egm_buf_clear(&bench_peers[P].in);
+    ck_assert_int_eq(bench_unmount(P, EGM_UNMOUNT_DRAIN), 0);
+    ck_assert_int_eq(egm_buf_append(&bench_peers[P].in, kept.data, kept.len), 0);
+    egm_buf_release(&kept);
+    bench_peers[P].keeps_leases = false;
+    bench_settle();
+    ck_assert_uint_eq(bench_peers[P].lease_count, 1);
+    ck_assert_str_eq(bench_sums().state, "draining");
+    bench_stop();
+}
+END_TEST
+
+START_TEST(lease_counts_from_the_question_that_was_answered)
+{
+    struct egm_buf payload;
+    struct egm_frame frame;
+    struct got got;
+    start_one();
+    bench_peers[P].keeps_leases = true;
+    pass_alive(4000); /* LEASE went out four times; only the first of them is answered, and only now */
+    egm_buf_init(&payload, MIB);
+    ck_assert(bench_take(P, &frame, &payload));
+    ck_assert_uint_eq(frame.type, EGM_MSG_LEASE);
+    egm_buf_release(&payload);
+    struct egm_buf out;
+    egm_buf_init(&out, MIB);
+    size_t begin = egm_frame_begin(&out, EGM_MSG_LEASE_REPLY, frame.request);
+    egm_put_lease_reply(&out, &(struct egm_lease_reply){.term = bench_peers[P].term});
+    bench_event(P, &out, begin);
+    pass_alive(2500); /* asked more than 5 s ago: whoever asks the provider now may get it */
+    bench_put_ask(A, 101, "k", 100, (struct bench_put){0});
+    bench_items_reply(A, EGM_MSG_PUT_START_REPLY, &got);
+    ck_assert_int_eq(got.status, EGM_E_NOT_READY);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(higher_term_of_a_provider_raises_the_masters)
+{
+    bench_start();
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    ck_assert_int_eq(bench_mount_slots(P, 1, 100, 41, SIZE, NULL, 0), 0);
+    ck_assert_uint_eq(egm_master_totals(bench).term, 42);
+    ck_assert_uint_eq(bench_peers[P].term, 42);
+    bench_requester(A, 101, P);
+    ck_assert_uint_eq(bench_put_start(A, 101, "k", 100).generation >> 44, 42);
+    bench_stop();
+}
+END_TEST
+
+/* ---- a new master finds slots that are held ---- */
+START_TEST(new_master_places_nothing_where_an_old_writer_may_be_until_it_has_spoken)
+{
+    uint64_t revoked;
+    bench_start();
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    struct bench_slot slots[] = {{0, 3, 101, EGM_IMPORT_MAP}, {0, 4, 102, EGM_IMPORT_MAP}};
+    ck_assert_int_eq(bench_mount_slots(P, 1, 100, 5, SIZE, slots, 2), 0);
+    ck_assert_str_eq(bench_sums().state, "recovering");
+    ck_assert_uint_eq(bench_sums().unresolved, 2);
+    bench_connect(A, EGM_ROLE_REQUESTER);
+    struct egm_open_write write = {.generation = (UINT64_C(5) << 44) + 3, .provider = 1, .epoch = 100, .extent_count = 1};
+    struct egm_extent extent = {.offset = 4 * EGM_GRANULE, .length = 2 * EGM_GRANULE};
+    ck_assert_int_eq(bench_session_with(A, 101, &write, &extent, 1), 0);
+    ck_assert_int_eq(bench_put_start(A, 101, "k", 100).status, EGM_E_NOT_READY);
+    ck_assert_int_eq(bench_slot(P, 4, 102, EGM_IMPORT_MAP, 0), 0); /* the other one is proved gone */
+    ck_assert_str_eq(bench_sums().state, "ready");
+    ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_GRANULE);
+    for (int i = 0; i < 29; i++) { /* all that is free, and never those two */
+        struct got got = bench_put_start(A, 101, "k", EGM_GRANULE);
+        ck_assert_int_eq(got.status, 0);
+        ck_assert(got.offset < extent.offset || got.offset >= extent.offset + extent.length);
+    }
+    ck_assert_int_eq(bench_put_start(A, 101, "k", EGM_GRANULE).status, EGM_E_NO_SPACE);
+    ck_assert_int_eq(bench_ping(A, 101, 0, &revoked), 0);
+    ck_assert_uint_eq(revoked, write.generation);
+    ck_assert_int_eq(bench_ping(A, 101, write.generation, &revoked), 0);
+    ck_assert_uint_eq(revoked, 0);
+    ck_assert_uint_eq(bench_sums().quarantined, 0);
+    bench_stop();
+}
+END_TEST
+
+/* ---- odd orders and hostile numbers (B50): a code or a closed connection, and everything stands ---- */
+START_TEST(odd_orders_of_put_end_are_refused_and_change_nothing)
+{
+    start_one();
+    struct got got = bench_put_start(A, 101, "k", 5000);
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation + 1, 0), EGM_E_NOT_OWNER); /* unknown */
+    ck_assert_int_eq(bench_put_end(A, 101, 0, 0), EGM_E_NOT_OWNER);
+    ck_assert_int_eq(bench_put_end(B, 102, got.generation, 0), EGM_E_NOT_OWNER); /* another session's */
+    ck_assert_int_eq(bench_put_end(B, 102, got.generation, 1), EGM_E_NOT_OWNER);
+    ck_assert(!bench_exists(A, 101, "k"));
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), 0);
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), 0);               /* twice: idempotent */
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 1), EGM_E_NOT_OWNER); /* giving up what is sealed */
+    ck_assert_int_eq(bench_put_end(B, 102, got.generation, 1), EGM_E_NOT_OWNER);
+    ck_assert(bench_exists(A, 101, "k"));
+    ck_assert_int_eq(bench_remove(A, 101, "k", EGM_FORCE), 0);
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), EGM_E_NOT_OWNER);
+    ck_assert_uint_eq(bench_sums().free, SIZE - EGM_GRANULE);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(impossible_sizes_are_refused)
+{
+    start_one();
+    const uint64_t sizes[] = {0, UINT64_C(1) << 63, UINT64_MAX, EGM_MAX_OBJECT_BYTES + 1};
+    for (size_t i = 0; i < EGM_COUNT_OF(sizes); i++) {
+        ck_assert_int_eq(bench_put_start(A, 101, "k", sizes[i]).status, EGM_E_INVALID);
+    }
+    ck_assert_int_eq(bench_put_start(A, 101, "k", EGM_MAX_OBJECT_BYTES).status, EGM_E_TOO_LARGE);
+    ck_assert_uint_eq(egm_master_totals(bench).object_count, 0);
+    bench_stop();
+}
+END_TEST
+
+/* A PUT_START whose key list is given raw. */
+static bool closes_on(uint32_t replicas, uint32_t keys, const void *coded, size_t size)
+{
+    struct egm_buf frame;
+    bench_connect(5, EGM_ROLE_REQUESTER);
+    size_t begin = bench_begin(&frame, EGM_MSG_PUT_START);
+    egm_put_put_start(&frame, &(struct egm_put_start){.session = 101,
+                                                      .replica_count = (uint8_t)replicas,
+                                                      .key_count = keys});
+    egm_put_want(&frame, &(struct egm_want){.size = 100});
+    ck_assert_int_eq(egm_buf_append(&frame, coded, size), 0);
+    bench_event(5, &frame, begin);
+    bool is_closed = bench_peers[5].is_closed;
+    bench_disconnect(5);
+    return is_closed;
+}
+
+START_TEST(broken_keys_and_counts_close_the_connection)
+{
+    start_one();
+    ck_assert(closes_on(1, 1, "\0\0\0\0\0\0", 6));          /* an empty key */
+    ck_assert(closes_on(1, 1, "\0\0\0\0\1\20abc", 9));      /* a key longer than what follows */
+    ck_assert(closes_on(1, 1, "\1\0\0\0\0\0", 6));          /* a head of nothing */
+    ck_assert(closes_on(200, 1, "\0\0\0\0\1\0a", 7));       /* 200 replicas */
+    ck_assert(closes_on(1, UINT32_MAX, "\0\0\0\0\1\0a", 7)); /* a count that cannot be */
+    ck_assert(!closes_on(1, 1, "\0\0\0\0\1\0a", 7));
+    bench_stop();
+}
+END_TEST
+
+START_TEST(remove_whose_list_breaks_in_the_middle_leaves_nobody_waiting)
+{
+    struct egm_buf frame;
+    start_one();
+    ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
+    bench_peers[P].keeps_records = true;
+    size_t begin = bench_begin(&frame, EGM_MSG_REMOVE);
+    egm_put_remove(&frame, &(struct egm_remove){.session = 101, .flags = EGM_FORCE, .key_count = 2});
+    bench_put_key(&frame, "k");
+    ck_assert_int_eq(egm_buf_append(&frame, "\11\0\0\0\0\0", 6), 0);
+    bench_event(A, &frame, begin);
+    ck_assert(bench_peers[A].is_closed);
+    bench_peers[P].keeps_records = false;
+    bench_settle(); /* the record's answer must not reach for the request that is gone */
+    ck_assert_uint_eq(bench_sums().free, SIZE - EGM_GRANULE);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(reader_that_leaves_in_the_middle_of_a_long_get_leaves_no_lease_behind)
+{
+    struct egm_buf frame;
+    start_one();
+    ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
+    size_t begin = bench_begin(&frame, EGM_MSG_GET_START);
+    egm_put_get_start(&frame, &(struct egm_get_start){.session = 101, .op = 5, .deadline_ms = 1000, .key_count = 5000});
+    struct egm_key_writer writer = {0};
+    for (int i = 0; i < 5000; i++) {
+        ck_assert_int_eq(egm_put_key(&writer, &frame, "k", 1), 0);
+    }
+    egm_frame_end(&frame, begin);
+    bench_hand(A, &frame); /* gave way after 1,024 keys */
+    egm_buf_release(&frame);
+    ck_assert(!bench_has_reply(A));
+    bench_disconnect(A);
+    ck_assert_int_eq(bench_remove(B, 102, "k", EGM_FORCE), 0);
+    bench_pass(2000);
+    ck_assert_uint_eq(bench_sums().removed, 0);
+    ck_assert_uint_eq(bench_sums().free, SIZE - EGM_GRANULE);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(second_mount_on_a_connection_closes_it)
+{
+    struct egm_buf frame;
+    start_one();
+    size_t begin = bench_begin(&frame, EGM_MSG_MOUNT);
+    egm_put_mount(&frame, &(struct egm_mount){.provider = 9, .epoch = 9, .name = egm_bytes_of("x", 1), .segment_count = 1});
+    egm_put_segment(&frame, &(struct egm_segment){.segment = 0, .size = SIZE});
+    bench_event(P, &frame, begin);
+    ck_assert(bench_peers[P].is_closed);
+    bench_disconnect(P);
+    bench_connect(P, EGM_ROLE_REQUESTER); /* the number lives on as somebody else */
+    bench_pass(3000);
+    ck_assert(!bench_has_reply(P));
+    bench_stop();
+}
+END_TEST
+
+START_TEST(mount_with_impossible_segments_or_records_out_of_order_closes)
+{
+    struct egm_buf frame;
+    bench_start();
+    const uint64_t sizes[] = {0, EGM_GRANULE, UINT64_MAX, EGM_MAX_SEGMENT_BYTES + 1};
+    for (size_t i = 0; i < EGM_COUNT_OF(sizes); i++) {
+        bench_connect(P, EGM_ROLE_PROVIDER);
+        size_t begin = bench_begin(&frame, EGM_MSG_MOUNT);
+        egm_put_mount(&frame, &(struct egm_mount){.provider = 9, .epoch = 9, .name = egm_bytes_of("x", 1), .segment_count = 1});
+        egm_put_segment(&frame, &(struct egm_segment){.segment = 0, .size = sizes[i]});
+        bench_event(P, &frame, begin);
+        ck_assert(bench_peers[P].is_closed);
+        bench_disconnect(P);
+    }
+    bench_mount(P, 1, SIZE);
+    size_t begin = bench_begin(&frame, EGM_MSG_RECORDS_REPLY);
+    egm_put_records_reply(&frame, &(struct egm_records_reply){.sequence = 1});
+    bench_event(P, &frame, begin);
+    ck_assert(bench_peers[P].is_closed);
+    bench_stop();
+}
+END_TEST
+
+EGM_TEST_MAIN("core_master_lives", nothing_is_answered_before_hello_and_strangers_stay_out,
+              messages_of_another_role_close_the_connection,
+              write_of_an_expired_session_is_quarantined_until_its_slot_is_free,
+              write_over_tcp_of_an_expired_session_goes_when_its_provider_refuses_it,
+              session_that_comes_back_without_its_write_settles_it,
+              session_that_comes_back_with_its_write_is_told_to_stop_it,
+              put_that_lasts_too_long_is_revoked_although_its_session_lives,
+              read_leases_end_with_their_session_and_with_their_deadline,
+              masters_own_stall_expires_nobody,
+              request_parked_over_its_sessions_end_grants_nothing_to_another_session,
+              lost_provider_comes_back_with_all_its_objects,
+              provider_whose_term_grew_by_our_own_grants_keeps_its_objects,
+              provider_of_another_epoch_or_term_brings_nothing_back,
+              removals_the_lost_provider_had_not_recorded_are_sent_again,
+              provider_gone_for_good_is_swept_after_its_ttl,
+              draining_provider_hides_its_objects_and_takes_no_new_ones,
+              provider_that_drains_before_its_first_lease_does_not_become_ready,
+              lease_counts_from_the_question_that_was_answered,
+              higher_term_of_a_provider_raises_the_masters,
+              new_master_places_nothing_where_an_old_writer_may_be_until_it_has_spoken,
+              odd_orders_of_put_end_are_refused_and_change_nothing, impossible_sizes_are_refused,
+              broken_keys_and_counts_close_the_connection,
+              remove_whose_list_breaks_in_the_middle_leaves_nobody_waiting,
+              reader_that_leaves_in_the_middle_of_a_long_get_leaves_no_lease_behind,
+              second_mount_on_a_connection_closes_it,
+              mount_with_impossible_segments_or_records_out_of_order_closes)
