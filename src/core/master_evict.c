@@ -78,9 +78,10 @@ static uint64_t take(struct egm_master *m, uint32_t id)
     return bytes;
 }
 
-/* Hides victims of at least `bytes` bytes if it can, at most `most` of them; returns what will come
- * back. */
-static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint32_t most)
+/* Hides victims of at least `bytes` bytes if it can, at most `most` of them and none above
+ * `largest` bytes; returns what will come back. */
+static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint32_t most,
+                      uint64_t largest)
 {
     struct egm_eviction *e = &m->mounts[mount].eviction;
     uint64_t coming = 0;
@@ -92,7 +93,8 @@ static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint
             if (id == EGM_NO_OBJECT) {
                 return coming;
             }
-            if (may_take_group(m, egm_object_at(&m->directory, id), round)) {
+            const struct egm_object *o = egm_object_at(&m->directory, id);
+            if (o->size <= largest && may_take_group(m, o, round)) {
                 coming += take(m, id);
                 most--;
             } else {
@@ -109,14 +111,14 @@ bool egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes)
     struct egm_mount_state *mt = &m->mounts[mount];
     uint64_t pending = mt->bytes[EGM_OBJECT_REMOVED];
     if (pending < bytes) {
-        (void)evict(m, mount, bytes - pending, UINT32_MAX);
+        (void)evict(m, mount, bytes - pending, UINT32_MAX, UINT64_MAX);
     }
     if (mt->bytes[EGM_OBJECT_REMOVED] > 0) {
         return true;
     }
     /* Nothing is on its way: free places may be too scattered for sixteen of them. Give up a little
      * more, or give up. */
-    return evict(m, mount, bytes, UINT32_MAX) > 0;
+    return evict(m, mount, bytes, UINT32_MAX, UINT64_MAX) > 0;
 }
 
 void egm_evict_tick(struct egm_master *m)
@@ -129,7 +131,8 @@ void egm_evict_tick(struct egm_master *m)
         uint64_t keep = (uint64_t)((double)mt->size * (1.0 - m->options.high_watermark));
         uint64_t have = mt->extents.free_bytes + mt->bytes[EGM_OBJECT_REMOVED];
         if (have < keep) {
-            (void)evict(m, i, keep - have, BACKGROUND_OBJECTS);
+            /* An object above the whole reserve goes only when a put needs its place. */
+            (void)evict(m, i, keep - have, BACKGROUND_OBJECTS, keep);
         }
     }
 }

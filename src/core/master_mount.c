@@ -37,7 +37,9 @@ bool egm_mount_is_leased(const struct egm_master *m, uint32_t mount)
 
 bool egm_mount_is_placeable(const struct egm_master *m, uint32_t mount)
 {
-    return m->mounts[mount].is_placeable_once && egm_mount_is_leased(m, mount);
+    /* Not before its provider has accepted the term of what would be placed: a later master could start below it (I13). */
+    return m->mounts[mount].is_placeable_once && egm_mount_is_leased(m, mount) &&
+           m->providers[m->mounts[mount].provider].leased_term == m->term;
 }
 
 const char *egm_mount_state_name(const struct egm_master *m, uint32_t mount)

@@ -92,8 +92,8 @@ struct egm_provider_state {
     uint32_t peer; /* EGM_NONE: disconnected */
     uint64_t lost_at_ns;
     uint64_t lease_until_ns, lease_asked_ns, lease_next_ns;
-    uint32_t term;        /* it is leased under; constant while mounted */
-    uint32_t leased_term; /* 0 until the first lease was granted */
+    uint32_t term;        /* told by the last LEASE */
+    uint32_t leased_term; /* accepted from us; 0 until the first lease was granted */
     uint32_t tcp_slot_count;
     uint32_t first_mount, mount_count; /* in m->mounts, consecutive */
     struct egm_held_slot *slots;

@@ -80,16 +80,14 @@ static void drop_peer(struct egm_peer *peer)
     p->handshake_count -= is_handshake(peer);
     bool was_polled = peer->state != EGM_PEER_DYING;
     if (was_polled) {
-        /* Before the close: afterwards the number may be another thread's. */
-        egm_ignore(uv_poll_stop(&peer->poll), "it only forgets the fd");
+        /* Before the fd is closed: it forgets the number, which is then another thread's. */
+        uv_close((uv_handle_t *)&peer->poll, on_peer_closed);
     }
     egm_fork_close(peer->fd);
     peer->fd = -1;
     unlink_peer(peer);
     peer->state = EGM_PEER_CLOSING;
-    if (was_polled) {
-        uv_close((uv_handle_t *)&peer->poll, on_peer_closed);
-    } else if (peer->is_handle_closed) {
+    if (!was_polled && peer->is_handle_closed) {
         egm_free(peer);
     }
 }
