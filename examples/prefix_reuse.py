@@ -32,6 +32,7 @@ class Area:
         self.memory = mmap.mmap(-1, blocks * layers * LAYER_BYTES)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size = len(self.memory)
+        ctypes.memset(self.address, 0, self.size)     # as an engine does at its start
 
     def offsets(self, block):
         return [(layer * self.blocks + block) * LAYER_BYTES for layer in range(self.layers)]
@@ -65,8 +66,9 @@ def open_store(args):
 
 def progress(what, done, total, begin):
     rate = done / max(time.perf_counter() - begin, 1e-9) / 1e9
-    end = "\n" if done == total else "\r"
-    print(f"  {what}: {done >> 20} of {total >> 20} MiB, {rate:.2f} GB/s   ", end=end, flush=True)
+    if sys.stdout.isatty() or done == total:
+        end = "\n" if done == total else "\r"
+        print(f"  {what}: {done >> 20} of {total >> 20} MiB, {rate:.2f} GB/s   ", end=end, flush=True)
 
 
 def in_batches(area, keys, what, call):
@@ -163,7 +165,7 @@ def main():
     with open(os.path.join(args.work, "master.log"), "w") as master_log, \
             open(os.path.join(args.work, "provider.log"), "w") as provider_log:
         begin = time.perf_counter()
-        master = start(["egmstore", "master", "--port", args.master.split(":")[1], "--metrics-port", "0"], "listening",
+        master = start(["egmstore", "master", "--port", args.master.split(":")[1], "--metrics-port", "0"], "serving",
                        master_log)
         provider = start(["egmstore", "provider", "--master", args.master, "--hostname", "127.0.0.1", "--memory", "shm",
                           "--size", str(need * 5 // 4 + (64 << 20))], "ready", provider_log)

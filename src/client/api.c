@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public calls: check what the caller gave, hand it on, keep the count of calls in flight and the last error.
+/* The public calls: check what the caller gave, hand it on, keep the count of calls in flight and
+ * the last error.
  *
- * An item with a bad argument gets its own result and is not asked for; the others go on. One block of memory per call
- * holds its items (small calls use the stack). */
-#include "client/internal.h"
-
+ * An item with a bad argument gets its own result and is not asked for; the others go on. One block
+ * of memory per call holds its items (small calls use the stack). */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
 
+#include "client/internal.h"
 #include "os/clock.h"
 
 #include <errno.h>
@@ -26,7 +26,8 @@ static int enter(struct egm_store *store, struct egm_detail *reterr)
 {
     /* Before the lock: in a child it may be held by a thread that is not there. */
     if (egm_store_is_dead(store)) {
-        return egm_fail(reterr, EGM_E_CLOSED, "call", "the store is closed, or belongs to the process before fork()");
+        return egm_fail(reterr, EGM_E_CLOSED, "call",
+                        "the store is closed, or belongs to the process before fork()");
     }
     pthread_mutex_lock(&store->lock);
     bool is_dead = egm_store_is_dead(store);
@@ -35,7 +36,8 @@ static int enter(struct egm_store *store, struct egm_detail *reterr)
     return is_dead ? egm_fail(reterr, EGM_E_CLOSED, "call", "the store is being closed") : 0;
 }
 
-static void leave(struct egm_store *store, const struct egm_detail *detail, struct egm_detail *reterr)
+static void leave(struct egm_store *store, const struct egm_detail *detail,
+                  struct egm_detail *reterr)
 {
     pthread_mutex_lock(&store->lock);
     if (detail->code < 0) {
@@ -50,7 +52,9 @@ static void leave(struct egm_store *store, const struct egm_detail *detail, stru
     }
 }
 
-_Static_assert(sizeof(((struct egm_store *)0)->last_error) == sizeof(((struct egm_detail *)0)->text), "copied whole");
+_Static_assert(sizeof(((struct egm_store *)0)->last_error) ==
+                   sizeof(((struct egm_detail *)0)->text),
+               "copied whole");
 
 static uint64_t deadline_of(const struct egm_store *store)
 {
@@ -60,13 +64,15 @@ static uint64_t deadline_of(const struct egm_store *store)
 static int check_count(size_t count, struct egm_detail *reterr)
 {
     return count > EGM_MAX_BATCH_KEYS
-               ? egm_fail(reterr, EGM_E_LIMIT, "call", "%zu keys in one call; at most %u", count, EGM_MAX_BATCH_KEYS)
+               ? egm_fail(reterr, EGM_E_LIMIT, "call", "%zu keys in one call; at most %u", count,
+                          EGM_MAX_BATCH_KEYS)
                : 0;
 }
 
 /* ---- registration ---- */
 
-/* Whether the pages are there, and its ends readable. MS_ASYNC does nothing on Linux but this look at the mappings. */
+/* Whether the pages are there, and its ends readable. MS_ASYNC does nothing on Linux but this look
+ * at the mappings. */
 static bool is_mapped(uintptr_t begin, size_t size)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -98,16 +104,18 @@ int egm_register(struct egm_store *store, void *address, size_t size, struct egm
         return r;
     }
     if (begin == 0 || size == 0 || begin + size < begin) {
-        r = egm_fail(&detail, EGM_E_INVALID, "register", "%p with %zu bytes is no range of memory", address, size);
+        r = egm_fail(&detail, EGM_E_INVALID, "register", "%p with %zu bytes is no range of memory",
+                     address, size);
     } else if (!is_mapped(begin, size)) {
-        r = egm_fail(&detail, EGM_E_INVALID, "register", "not all of %p..+%zu is mapped and readable", address, size);
+        r = egm_fail(&detail, EGM_E_INVALID, "register",
+                     "not all of %p..+%zu is mapped and readable", address, size);
     } else {
         pthread_rwlock_wrlock(&store->regions_lock);
         r = egm_regions_add(&store->regions, begin, size);
         pthread_rwlock_unlock(&store->regions_lock);
         if (r < 0) {
-            r = egm_fail(&detail, r, "register", "cannot register %p..+%zu: %s (at most %d ranges)", address, size,
-                         egm_strerror(r), EGM_MAX_REGIONS);
+            r = egm_fail(&detail, r, "register", "cannot register %p..+%zu: %s (at most %d ranges)",
+                         address, size, egm_strerror(r), EGM_MAX_REGIONS);
         }
     }
     leave(store, &detail, reterr);
@@ -136,12 +144,13 @@ int egm_unregister(struct egm_store *store, void *address, struct egm_detail *re
 /* ---- items ---- */
 
 /* Sums up and checks one item's segments. Under regions_lock unless any_memory. */
-static int check_segments(const struct egm_store *store, const struct egm_item *item, bool any_memory, size_t *hint,
-                          uint64_t *ret_size)
+static int check_segments(const struct egm_store *store, const struct egm_item *item,
+                          bool any_memory, size_t *hint, uint64_t *ret_size)
 {
     size_t size = 0;
 
-    if (item->segment_count > EGM_MAX_BUFFERS_PER_KEY || (item->segment_count > 0 && !item->segments)) {
+    if (item->segment_count > EGM_MAX_BUFFERS_PER_KEY ||
+        (item->segment_count > 0 && !item->segments)) {
         return EGM_E_INVALID;
     }
     for (size_t i = 0; i < item->segment_count; i++) {
@@ -150,7 +159,8 @@ static int check_segments(const struct egm_store *store, const struct egm_item *
         if (segment->iov_len == 0) {
             continue;
         }
-        if (begin == 0 || begin + segment->iov_len < begin || egm_add_size(&size, size, segment->iov_len) < 0) {
+        if (begin == 0 || begin + segment->iov_len < begin ||
+            egm_add_size(&size, size, segment->iov_len) < 0) {
             return EGM_E_INVALID;
         }
         if (!any_memory && !egm_regions_cover(&store->regions, begin, segment->iov_len, hint)) {
@@ -161,8 +171,8 @@ static int check_segments(const struct egm_store *store, const struct egm_item *
     return 0;
 }
 
-static int check_item(const struct egm_store *store, const struct egm_item *item, bool is_put, bool any_memory,
-                      size_t *hint, uint64_t *ret_size)
+static int check_item(const struct egm_store *store, const struct egm_item *item, bool is_put,
+                      bool any_memory, size_t *hint, uint64_t *ret_size)
 {
     if (!item->key.data || item->key.size == 0 || item->key.size > EGM_MAX_KEY) {
         return EGM_E_BAD_KEY;
@@ -177,8 +187,8 @@ static int check_item(const struct egm_store *store, const struct egm_item *item
     return *ret_size > EGM_MAX_OBJECT_BYTES ? EGM_E_TOO_LARGE : 0;
 }
 
-static void fill_items(struct egm_store *store, bool is_put, bool any_memory, const struct egm_item *items, size_t count,
-                       struct egm_op_item *ret_items)
+static void fill_items(struct egm_store *store, bool is_put, bool any_memory,
+                       const struct egm_item *items, size_t count, struct egm_op_item *ret_items)
 {
     size_t hint = 0;
 
@@ -186,7 +196,8 @@ static void fill_items(struct egm_store *store, bool is_put, bool any_memory, co
     for (size_t i = 0; i < count; i++) {
         uint64_t size = 0;
         int r = check_item(store, &items[i], is_put, any_memory, &hint, &size);
-        egm_op_item_init(&ret_items[i], items[i].key, items[i].segments, items[i].segment_count, size);
+        egm_op_item_init(&ret_items[i], items[i].key, items[i].segments, items[i].segment_count,
+                         size);
         ret_items[i].group = is_put && items[i].group && items[i].group[0] ? items[i].group : NULL;
         if (r < 0) {
             egm_op_item_finish(&ret_items[i], r);
@@ -204,8 +215,9 @@ static int fail_all(int64_t *results, size_t count, int code)
 }
 
 /* put with params, get without. */
-static int move_data(struct egm_store *store, const struct egm_put_params *params, bool any_memory, size_t count,
-                     const struct egm_item *items, int64_t *results, struct egm_detail *reterr)
+static int move_data(struct egm_store *store, const struct egm_put_params *params, bool any_memory,
+                     size_t count, const struct egm_item *items, int64_t *results,
+                     struct egm_detail *reterr)
 {
     struct egm_op_item stack[STACK_ITEMS];
     struct egm_op_item *own = stack;
@@ -233,43 +245,49 @@ static int move_data(struct egm_store *store, const struct egm_put_params *param
     return r;
 }
 
-static int put_params(const struct egm_put_options *options, struct egm_put_params *ret_params, struct egm_detail *reterr)
+static int put_params(const struct egm_put_options *options, struct egm_put_params *ret_params,
+                      struct egm_detail *reterr)
 {
     struct egm_put_params params = {.replica_count = 1};
 
     if (options) {
         uint32_t replicas = options->replica_count ? options->replica_count : 1;
         if (replicas > EGM_MAX_REPLICAS) {
-            return egm_fail(reterr, EGM_E_INVALID, "put", "%u replicas; at most %d", replicas, EGM_MAX_REPLICAS);
+            return egm_fail(reterr, EGM_E_INVALID, "put", "%u replicas; at most %d", replicas,
+                            EGM_MAX_REPLICAS);
         }
         if ((unsigned)options->soft_pin > EGM_SOFT_PIN_DISABLE) {
-            return egm_fail(reterr, EGM_E_INVALID, "put", "soft_pin %d is unknown", (int)options->soft_pin);
+            return egm_fail(reterr, EGM_E_INVALID, "put", "soft_pin %d is unknown",
+                            (int)options->soft_pin);
         }
         if (options->preferred_count > EGM_WINDOW_KEYS) {
-            return egm_fail(reterr, EGM_E_LIMIT, "put", "%zu preferred providers; at most %d", options->preferred_count,
-                            EGM_WINDOW_KEYS);
+            return egm_fail(reterr, EGM_E_LIMIT, "put", "%zu preferred providers; at most %d",
+                            options->preferred_count, EGM_WINDOW_KEYS);
         }
         for (size_t i = 0; i < options->preferred_count; i++) {
-            if (!options->preferred_names[i] || strlen(options->preferred_names[i]) > EGM_MAX_HOST + 8) {
-                return egm_fail(reterr, EGM_E_INVALID, "put", "preferred provider %zu has no usable name", i);
+            if (!options->preferred_names[i] ||
+                strlen(options->preferred_names[i]) > EGM_MAX_HOST + 8) {
+                return egm_fail(reterr, EGM_E_INVALID, "put",
+                                "preferred provider %zu has no usable name", i);
             }
         }
-        params = (struct egm_put_params){.flags = (uint8_t)((options->upsert ? EGM_UPSERT : 0u) |
-                                                            (options->hard_pin ? EGM_HARD_PIN : 0u) |
-                                                            (options->same_node ? EGM_SAME_NODE : 0u)),
-                                         .replica_count = (uint8_t)replicas,
-                                         .soft_pin = (uint8_t)options->soft_pin,
-                                         .data_type = options->data_type,
-                                         .soft_pin_ttl_ms = options->soft_pin_ttl_ms,
-                                         .preferred_names = options->preferred_names,
-                                         .preferred_count = options->preferred_count};
+        params =
+            (struct egm_put_params){.flags = (uint8_t)((options->upsert ? EGM_UPSERT : 0u) |
+                                                       (options->hard_pin ? EGM_HARD_PIN : 0u) |
+                                                       (options->same_node ? EGM_SAME_NODE : 0u)),
+                                    .replica_count = (uint8_t)replicas,
+                                    .soft_pin = (uint8_t)options->soft_pin,
+                                    .data_type = options->data_type,
+                                    .soft_pin_ttl_ms = options->soft_pin_ttl_ms,
+                                    .preferred_names = options->preferred_names,
+                                    .preferred_count = options->preferred_count};
     }
     *ret_params = params;
     return 0;
 }
 
-int egm_put(struct egm_store *store, const struct egm_put_options *options, size_t count, const struct egm_item *items,
-            int64_t *results, struct egm_detail *reterr)
+int egm_put(struct egm_store *store, const struct egm_put_options *options, size_t count,
+            const struct egm_item *items, int64_t *results, struct egm_detail *reterr)
 {
     struct egm_detail detail = {0};
     struct egm_put_params params;
@@ -280,13 +298,14 @@ int egm_put(struct egm_store *store, const struct egm_put_options *options, size
     }
     r = put_params(options, &params, &detail);
     r = r < 0 ? fail_all(results, count, r)
-              : move_data(store, &params, options && options->any_memory, count, items, results, &detail);
+              : move_data(store, &params, options && options->any_memory, count, items, results,
+                          &detail);
     leave(store, &detail, reterr);
     return r;
 }
 
-int egm_get(struct egm_store *store, bool any_memory, size_t count, const struct egm_item *items, int64_t *results,
-            struct egm_detail *reterr)
+int egm_get(struct egm_store *store, bool any_memory, size_t count, const struct egm_item *items,
+            int64_t *results, struct egm_detail *reterr)
 {
     struct egm_detail detail = {0};
     int r = enter(store, reterr);
@@ -318,12 +337,15 @@ static size_t first_bad(const struct egm_key *keys, size_t count)
 
 struct key_call {
     struct egm_store *store;
-    enum { CALL_EXIST, CALL_REMOVE } kind;
+    enum {
+        CALL_EXIST,
+        CALL_REMOVE
+    } kind;
     bool force;
 };
 
-static int run_keys(const struct key_call *call, const struct egm_key *keys, size_t count, int *results,
-                    uint64_t deadline_ns, struct egm_detail *reterr)
+static int run_keys(const struct key_call *call, const struct egm_key *keys, size_t count,
+                    int *results, uint64_t deadline_ns, struct egm_detail *reterr)
 {
     if (call->kind == CALL_EXIST) {
         return egm_client_exist(call->store, keys, count, results, deadline_ns, reterr);
@@ -332,13 +354,14 @@ static int run_keys(const struct key_call *call, const struct egm_key *keys, siz
 }
 
 /* Leaves the bad keys out, each of which gets its own result. */
-static int run_good_keys(const struct key_call *call, const struct egm_key *keys, size_t count, int *results,
-                         uint64_t deadline_ns, struct egm_detail *reterr)
+static int run_good_keys(const struct key_call *call, const struct egm_key *keys, size_t count,
+                         int *results, uint64_t deadline_ns, struct egm_detail *reterr)
 {
     struct egm_key *good = egm_alloc(count * sizeof(*good));
     int *answers = egm_alloc(count * sizeof(*answers));
     size_t good_count = 0;
-    int r = good && answers ? 0 : egm_fail(reterr, -ENOMEM, "call", "no memory for %zu keys", count);
+    int r =
+        good && answers ? 0 : egm_fail(reterr, -ENOMEM, "call", "no memory for %zu keys", count);
 
     for (size_t i = 0; i < count; i++) {
         results[i] = r < 0 ? r : EGM_E_BAD_KEY;
@@ -359,8 +382,8 @@ static int run_good_keys(const struct key_call *call, const struct egm_key *keys
     return r;
 }
 
-static int call_keys(const struct key_call *call, size_t count, const struct egm_key *keys, int *results,
-                     struct egm_detail *reterr)
+static int call_keys(const struct key_call *call, size_t count, const struct egm_key *keys,
+                     int *results, struct egm_detail *reterr)
 {
     struct egm_detail detail = {0};
     int r = enter(call->store, reterr);
@@ -369,8 +392,9 @@ static int call_keys(const struct key_call *call, size_t count, const struct egm
         uint64_t deadline_ns = deadline_of(call->store);
         r = check_count(count, &detail);
         if (r == 0) {
-            r = first_bad(keys, count) == count ? run_keys(call, keys, count, results, deadline_ns, &detail)
-                                                : run_good_keys(call, keys, count, results, deadline_ns, &detail);
+            r = first_bad(keys, count) == count
+                    ? run_keys(call, keys, count, results, deadline_ns, &detail)
+                    : run_good_keys(call, keys, count, results, deadline_ns, &detail);
         } else {
             for (size_t i = 0; i < count; i++) {
                 results[i] = r;
@@ -385,23 +409,24 @@ static int call_keys(const struct key_call *call, size_t count, const struct egm
     return r;
 }
 
-int egm_exist(struct egm_store *store, size_t count, const struct egm_key *keys, int *results, struct egm_detail *reterr)
+int egm_exist(struct egm_store *store, size_t count, const struct egm_key *keys, int *results,
+              struct egm_detail *reterr)
 {
     struct key_call call = {.store = store, .kind = CALL_EXIST};
 
     return call_keys(&call, count, keys, results, reterr);
 }
 
-int egm_remove(struct egm_store *store, bool force, size_t count, const struct egm_key *keys, int *results,
-               struct egm_detail *reterr)
+int egm_remove(struct egm_store *store, bool force, size_t count, const struct egm_key *keys,
+               int *results, struct egm_detail *reterr)
 {
     struct key_call call = {.store = store, .kind = CALL_REMOVE, .force = force};
 
     return call_keys(&call, count, keys, results, reterr);
 }
 
-int egm_longest_prefix(struct egm_store *store, size_t count, const struct egm_key *keys, size_t *ret_count,
-                       struct egm_detail *reterr)
+int egm_longest_prefix(struct egm_store *store, size_t count, const struct egm_key *keys,
+                       size_t *ret_count, struct egm_detail *reterr)
 {
     struct egm_detail detail = {0};
     int r = enter(store, reterr);
@@ -412,13 +437,15 @@ int egm_longest_prefix(struct egm_store *store, size_t count, const struct egm_k
     r = check_count(count, &detail);
     if (r == 0) {
         /* A bad key exists nowhere: the prefix ends there. */
-        r = egm_client_prefix(store, keys, first_bad(keys, count), ret_count, deadline_of(store), &detail);
+        r = egm_client_prefix(store, keys, first_bad(keys, count), ret_count, deadline_of(store),
+                              &detail);
     }
     leave(store, &detail, reterr);
     return r;
 }
 
-int egm_remove_all(struct egm_store *store, bool force, uint64_t *ret_count, struct egm_detail *reterr)
+int egm_remove_all(struct egm_store *store, bool force, uint64_t *ret_count,
+                   struct egm_detail *reterr)
 {
     struct egm_detail detail = {0};
     int r = enter(store, reterr);
@@ -430,8 +457,8 @@ int egm_remove_all(struct egm_store *store, bool force, uint64_t *ret_count, str
     return r;
 }
 
-int egm_remove_matching(struct egm_store *store, const char *pattern, bool force, uint64_t *ret_count,
-                        struct egm_detail *reterr)
+int egm_remove_matching(struct egm_store *store, const char *pattern, bool force,
+                        uint64_t *ret_count, struct egm_detail *reterr)
 {
     struct egm_detail detail = {0};
     int r = enter(store, reterr);
@@ -440,7 +467,8 @@ int egm_remove_matching(struct egm_store *store, const char *pattern, bool force
         return r;
     }
     if (!pattern || strlen(pattern) > EGM_MAX_REGEX) {
-        r = egm_fail(&detail, EGM_E_INVALID, "remove", "the pattern must have at most %d bytes", EGM_MAX_REGEX);
+        r = egm_fail(&detail, EGM_E_INVALID, "remove", "the pattern must have at most %d bytes",
+                     EGM_MAX_REGEX);
     } else {
         r = egm_client_remove_many(store, pattern, force, ret_count, deadline_of(store), &detail);
     }
@@ -448,8 +476,8 @@ int egm_remove_matching(struct egm_store *store, const char *pattern, bool force
     return r;
 }
 
-static int query_good(struct egm_store *store, const struct egm_key *keys, size_t count, struct egm_object_info *infos,
-                      struct egm_detail *reterr)
+static int query_good(struct egm_store *store, const struct egm_key *keys, size_t count,
+                      struct egm_object_info *infos, struct egm_detail *reterr)
 {
     uint64_t deadline_ns = deadline_of(store);
     size_t begin = 0;
@@ -459,7 +487,8 @@ static int query_good(struct egm_store *store, const struct egm_key *keys, size_
     while (begin < count) {
         size_t good = first_bad(keys + begin, count - begin);
         if (good > 0) {
-            int one = egm_client_query(store, keys + begin, good, infos + begin, deadline_ns, reterr);
+            int one =
+                egm_client_query(store, keys + begin, good, infos + begin, deadline_ns, reterr);
             r = r < 0 ? r : one;
         }
         begin += good;
@@ -470,8 +499,8 @@ static int query_good(struct egm_store *store, const struct egm_key *keys, size_
     return r;
 }
 
-int egm_query(struct egm_store *store, size_t count, const struct egm_key *keys, struct egm_object_info *infos,
-              struct egm_detail *reterr)
+int egm_query(struct egm_store *store, size_t count, const struct egm_key *keys,
+              struct egm_object_info *infos, struct egm_detail *reterr)
 {
     struct egm_detail detail = {0};
     int r = enter(store, reterr);

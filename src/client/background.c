@@ -3,23 +3,23 @@
  *
  * A turn, every 100 ms or when woken:
  *
- *   heartbeat (if due) -> layout (if the master's is newer) -> attach what is missing, drop what is lost -> publish
- *   -> unmap what nobody uses -> populate a little more
+ *   heartbeat (if due) -> layout (if the master's is newer) -> attach what is missing, drop what is
+ *   lost -> publish -> unmap what nobody uses -> populate a little more
  *
- * It has a connection of its own, so that callers who use up the pool cannot starve the heartbeat. Attaching may take as
- * long as a provider takes to answer (ATTACH_NS); between two attempts the heartbeat is looked after. A provider that
- * cannot be attached is tried again after a pause that doubles up to 5 s: until then its objects are out of reach, and
- * calls that meet them say EGM_E_NOT_READY.
+ * It has a connection of its own, so that callers who use up the pool cannot starve the heartbeat.
+ * Attaching may take as long as a provider takes to answer (ATTACH_NS); between two attempts the
+ * heartbeat is looked after. A provider that cannot be attached is tried again after a pause that
+ * doubles up to 5 s: until then its objects are out of reach, and calls that meet them say
+ * EGM_E_NOT_READY.
  *
- * The map mover is tried first where the host is the same, then tcp. Being passed the files is what proves that the host
- * is the same, the id in the layout only saves hopeless attempts. */
-#include "client/internal.h"
-
+ * The map mover is tried first where the host is the same, then tcp. Being passed the files is what
+ * proves that the host is the same, the id in the layout only saves hopeless attempts. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/log.h"
 
+#include "client/internal.h"
 #include "mover/map/map.h"
 #include "mover/tcp/frame_io.h"
 #include "os/clock.h"
@@ -37,7 +37,12 @@
 /* A turn's share, some ms of page table work: 320 MiB/s. */
 #define POPULATE_BYTES (UINT64_C(32) << 20)
 
-enum provider_state { JOINING = 0, READY = 1, DRAINING = 2, DISCONNECTED = 3 };
+enum provider_state {
+    JOINING = 0,
+    READY = 1,
+    DRAINING = 2,
+    DISCONNECTED = 3
+};
 
 /* A provider that could not be attached. */
 struct failure {
@@ -49,7 +54,7 @@ struct background {
     struct egm_store *store;
     struct egm_connection *connection; /* NULL: not connected */
     uint64_t next_ping_ns;
-    struct egm_layout_snapshot *layout; /* NULL: none yet */
+    struct egm_layout_snapshot *layout;  /* NULL: none yet */
     struct egm_attachment **attachments; /* one per provider of layout; each counted once here */
     struct failure *failures;
     size_t failure_count, failure_cap;
@@ -63,7 +68,8 @@ static void drop_connection(struct background *b)
         struct egm_connection *connection = b->connection;
         b->connection = NULL;
         pthread_mutex_lock(&b->store->pool_lock);
-        b->store->connection_count++; /* give() counts it down: it was reserved, so it never counted */
+        b->store
+            ->connection_count++; /* give() counts it down: it was reserved, so it never counted */
         pthread_mutex_unlock(&b->store->pool_lock);
         egm_connection_give(b->store, connection, /*is_clean=*/false);
     }
@@ -71,7 +77,9 @@ static void drop_connection(struct background *b)
 
 static int connect_and_open(struct background *b, uint64_t deadline_ns)
 {
-    int r = b->connection ? 0 : egm_connection_take(b->store, /*is_reserved=*/true, deadline_ns, &b->connection, NULL);
+    int r = b->connection ? 0
+                          : egm_connection_take(b->store, /*is_reserved=*/true, deadline_ns,
+                                                &b->connection, NULL);
 
     if (r == 0) {
         r = egm_session_open(b->store, b->connection, deadline_ns);
@@ -88,7 +96,8 @@ static int ask(struct background *b, uint64_t request, uint16_t reply_type, uint
     int r = egm_frame_send(b->connection->fd, &b->connection->out, deadline_ns);
 
     if (r == 0) {
-        r = egm_frame_expect(b->connection->fd, reply_type, request, &b->connection->in, deadline_ns);
+        r = egm_frame_expect(b->connection->fd, reply_type, request, &b->connection->in,
+                             deadline_ns);
     }
     if (r < 0) {
         drop_connection(b);
@@ -126,7 +135,8 @@ static void ping(struct background *b)
         return;
     }
     pthread_mutex_lock(&store->lock);
-    int r = egm_requester_take_ping_reply(&store->requester, b->connection->in.data, b->connection->in.len, sent_ns);
+    int r = egm_requester_take_ping_reply(&store->requester, b->connection->in.data,
+                                          b->connection->in.len, sent_ns);
     uint64_t period_ns = ping_period_ns(&store->requester);
     pthread_mutex_unlock(&store->lock);
     if (r == EGM_E_NOT_FOUND) {
@@ -135,6 +145,8 @@ static void ping(struct background *b)
     } else if (r == EGM_E_PROTO) {
         drop_connection(b);
     } else if (r == 0) {
+        /* A blip may have ended without anybody connecting anew. */
+        egm_store_note_master(store, /*is_there=*/true);
         b->next_ping_ns = now + period_ns;
     }
 }
@@ -165,7 +177,8 @@ static struct egm_layout_snapshot *fetch_layout(struct background *b)
     if (ask(b, request, EGM_MSG_LAYOUT_REPLY, deadline_ns) < 0) {
         return NULL;
     }
-    int r = egm_layout_parse(b->connection->in.data, b->connection->in.len, b->connection->instance, &layout);
+    int r = egm_layout_parse(b->connection->in.data, b->connection->in.len, b->connection->instance,
+                             &layout);
     if (r == EGM_E_PROTO) {
         drop_connection(b);
     } else if (r == EGM_E_NOT_FOUND) {
@@ -233,17 +246,20 @@ static bool adopt(struct background *b, struct egm_layout_snapshot *layout)
     return true;
 }
 
-static struct failure *find_failure(struct background *b, const struct egm_layout_provider *provider)
+static struct failure *find_failure(struct background *b,
+                                    const struct egm_layout_provider *provider)
 {
     for (size_t i = 0; i < b->failure_count; i++) {
-        if (b->failures[i].provider == provider->provider && b->failures[i].epoch == provider->epoch) {
+        if (b->failures[i].provider == provider->provider &&
+            b->failures[i].epoch == provider->epoch) {
             return &b->failures[i];
         }
     }
     return NULL;
 }
 
-static void note_failure(struct background *b, const struct egm_layout_provider *provider, const struct egm_detail *detail)
+static void note_failure(struct background *b, const struct egm_layout_provider *provider,
+                         const struct egm_detail *detail)
 {
     struct failure *failure = find_failure(b, provider);
 
@@ -259,9 +275,11 @@ static void note_failure(struct background *b, const struct egm_layout_provider 
         }
         failure = &b->failures[b->failure_count++];
         *failure = (struct failure){.provider = provider->provider, .epoch = provider->epoch};
-        egm_warn("provider not reachable name=%s err=\"%s\", trying again", provider->name, detail->text);
+        egm_warn("provider not reachable name=%s err=\"%s\", trying again", provider->name,
+                 detail->text);
     }
-    failure->pause_ns = failure->pause_ns == 0 ? RETRY_FIRST_NS : egm_min_u64(failure->pause_ns * 2, RETRY_LAST_NS);
+    failure->pause_ns =
+        failure->pause_ns == 0 ? RETRY_FIRST_NS : egm_min_u64(failure->pause_ns * 2, RETRY_LAST_NS);
     failure->next_ns = egm_clock_ns() + failure->pause_ns;
 }
 
@@ -280,8 +298,9 @@ static void trim_failures(struct background *b)
     for (size_t i = b->failure_count; i > 0; i--) {
         bool is_known = false;
         for (uint32_t p = 0; p < b->layout->provider_count; p++) {
-            is_known = is_known || (b->layout->providers[p].provider == b->failures[i - 1].provider &&
-                                    b->layout->providers[p].epoch == b->failures[i - 1].epoch);
+            is_known =
+                is_known || (b->layout->providers[p].provider == b->failures[i - 1].provider &&
+                             b->layout->providers[p].epoch == b->failures[i - 1].epoch);
         }
         if (!is_known) {
             b->failures[i - 1] = b->failures[--b->failure_count];
@@ -289,8 +308,9 @@ static void trim_failures(struct background *b)
     }
 }
 
-static int attach_with(struct background *b, const struct egm_mover_ops *ops, const struct egm_layout_provider *provider,
-                       const char *address, struct egm_import **ret_import, struct egm_detail *reterr)
+static int attach_with(struct background *b, const struct egm_mover_ops *ops,
+                       const struct egm_layout_provider *provider, const char *address,
+                       struct egm_import **ret_import, struct egm_detail *reterr)
 {
     struct egm_store *store = b->store;
     struct egm_import_options options = {.provider = provider->provider,
@@ -304,15 +324,18 @@ static int attach_with(struct background *b, const struct egm_mover_ops *ops, co
     return ops->attach(&options, ret_import, reterr);
 }
 
-static int attach(struct background *b, const struct egm_layout_provider *provider, struct egm_import **ret_import,
-                  struct egm_detail *reterr)
+static int attach(struct background *b, const struct egm_layout_provider *provider,
+                  struct egm_import **ret_import, struct egm_detail *reterr)
 {
-    int r = egm_fail(reterr, EGM_E_UNSUPPORTED, "attach", "the provider offers no way that this process can use");
+    int r = egm_fail(reterr, EGM_E_UNSUPPORTED, "attach",
+                     "the provider offers no way that this process can use");
 
-    if (b->store->config.is_map_on && provider->unix_path[0] && provider->host == b->store->requester.host) {
+    if (b->store->config.is_map_on && provider->unix_path[0] &&
+        provider->host == b->store->requester.host) {
         char address[512];
         bool has_prefix = strncmp(provider->unix_path, "unix:", 5) == 0;
-        int n = snprintf(address, sizeof(address), "%s%s", has_prefix ? "" : "unix:", provider->unix_path);
+        int n = snprintf(address, sizeof(address), "%s%s",
+                         has_prefix ? "" : "unix:", provider->unix_path);
         if (n > 0 && (size_t)n < sizeof(address)) {
             r = attach_with(b, &egm_mover_map, provider, address, ret_import, reterr);
         }
@@ -321,7 +344,8 @@ static int attach(struct background *b, const struct egm_layout_provider *provid
         struct egm_detail first = *reterr;
         r = attach_with(b, &egm_mover_tcp, provider, provider->data_address, ret_import, reterr);
         if (r == 0 && first.code != EGM_E_UNSUPPORTED) {
-            egm_warn("provider cannot be mapped name=%s err=\"%s\", continuing over tcp", provider->name, first.text);
+            egm_warn("provider cannot be mapped name=%s err=\"%s\", continuing over tcp",
+                     provider->name, first.text);
             pthread_mutex_lock(&b->store->lock);
             b->store->counters.fallbacks++;
             pthread_mutex_unlock(&b->store->lock);
@@ -365,7 +389,8 @@ static bool reconcile(struct background *b)
 {
     bool is_changed = false;
 
-    for (uint32_t i = 0; b->layout && i < b->layout->provider_count && !egm_store_is_dead(b->store); i++) {
+    for (uint32_t i = 0; b->layout && i < b->layout->provider_count && !egm_store_is_dead(b->store);
+         i++) {
         struct egm_attachment *attachment = b->attachments[i];
         if (attachment && attachment->import->ops->is_lost(attachment->import)) {
             egm_info("provider detached name=%s", b->layout->providers[i].name);
@@ -374,7 +399,8 @@ static bool reconcile(struct background *b)
             is_changed = true;
             attachment = NULL;
             /* Its socket may be closing: no use in coming back at once. */
-            note_failure(b, &b->layout->providers[i], &(struct egm_detail){.text = "the provider has let go"});
+            note_failure(b, &b->layout->providers[i],
+                         &(struct egm_detail){.text = "the provider has let go"});
             continue;
         }
         uint8_t state = b->layout->providers[i].state;
@@ -390,7 +416,8 @@ static void populate(struct background *b)
 {
     for (uint32_t i = 0; b->layout && i < b->layout->provider_count; i++) {
         struct egm_attachment *attachment = b->attachments[i];
-        if (attachment && attachment->is_map && egm_map_populate_more(attachment->import, POPULATE_BYTES) > 0) {
+        if (attachment && attachment->is_map &&
+            egm_map_populate_more(attachment->import, POPULATE_BYTES) > 0) {
             return; /* the rest in later turns */
         }
     }

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options, environment and names.
  *
- * EGMSTORE_DEADLINE_MS, MC_RPC_TIMEOUT_MS   deadline of a call, ms; the first wins; both rank above options.deadline_ms
+ * EGMSTORE_DEADLINE_MS, MC_RPC_TIMEOUT_MS   deadline of a call, ms, above options.deadline_ms
  * EGMSTORE_MAP, MC_STORE_MEMCPY             false: no shared mappings
- * EGMSTORE_CLUSTER                          id that master and providers must have; default "egmstore"
+ * EGMSTORE_CLUSTER                          id of master and providers; default "egmstore"
  *
  * A bad value gives one warning and counts as not set. */
-#include "client/internal.h"
-
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/parse.h"
 
+#include "client/internal.h"
 #include "os/clock.h"
 #include "os/host.h"
 
@@ -30,12 +29,14 @@
 #define DEADLINE_MAX_MS (24u * 3600u * 1000u)
 #define UNIX_PREFIX "unix:"
 
-static int copy_text(char *to, size_t size, const char *text, const char *what, struct egm_detail *reterr)
+static int copy_text(char *to, size_t size, const char *text, const char *what,
+                     struct egm_detail *reterr)
 {
     size_t length = strlen(text);
 
     if (length >= size) {
-        return egm_fail(reterr, EGM_E_INVALID, "open", "%s is too long: at most %zu bytes", what, size - 1);
+        return egm_fail(reterr, EGM_E_INVALID, "open", "%s is too long: at most %zu bytes", what,
+                        size - 1);
     }
     memcpy(to, text, length + 1);
     return 0;
@@ -48,7 +49,9 @@ static const char *or_default(const char *text, const char *other)
 
 static void warn_env(const char *name, const char *value, const char *wanted)
 {
-    egm_warn("environment ignored name=%s value=\"%.64s\" wanted=\"%s\", continuing with the default", name, value, wanted);
+    egm_warn(
+        "environment ignored name=%s value=\"%.64s\" wanted=\"%s\", continuing with the default",
+        name, value, wanted);
 }
 
 static bool env_ms(const char *name, uint64_t *ret_ms)
@@ -96,7 +99,8 @@ static bool is_this_host(const char *host)
 {
     char own[256];
 
-    if (strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 || strncmp(host, "127.", 4) == 0) {
+    if (strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
+        strncmp(host, "127.", 4) == 0) {
         return true;
     }
     if (gethostname(own, sizeof(own)) == 0 && strcmp(host, own) == 0) {
@@ -114,8 +118,8 @@ static void find_unix_master(struct egm_client_config *config, const struct egm_
     if (!is_this_host(address->host) || egm_runtime_dir(dir, sizeof(dir), NULL) < 0) {
         return;
     }
-    int n = snprintf(config->unix_master, sizeof(config->unix_master), UNIX_PREFIX "%s/master-%u.sock", dir,
-                     address->port);
+    int n = snprintf(config->unix_master, sizeof(config->unix_master),
+                     UNIX_PREFIX "%s/master-%u.sock", dir, address->port);
     if (n < 0 || (size_t)n >= sizeof(config->unix_master)) {
         config->unix_master[0] = '\0';
         return;
@@ -125,17 +129,21 @@ static void find_unix_master(struct egm_client_config *config, const struct egm_
     }
 }
 
-static int set_master(struct egm_client_config *config, const char *master, struct egm_detail *reterr)
+static int set_master(struct egm_client_config *config, const char *master,
+                      struct egm_detail *reterr)
 {
     struct egm_address address;
 
     if (strncmp(master, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0) {
-        return copy_text(config->master, sizeof(config->master), master, "the master's path", reterr);
+        return copy_text(config->master, sizeof(config->master), master, "the master's path",
+                         reterr);
     }
     int r = egm_parse_address(master, &address);
     if (r < 0 || strlen(master) >= sizeof(config->master)) {
-        return egm_fail(reterr, EGM_E_INVALID, "open",
-                        "'%.200s' is not the address of a master; write host:port, [v6]:port or unix:/path", master);
+        return egm_fail(
+            reterr, EGM_E_INVALID, "open",
+            "'%.200s' is not the address of a master; write host:port, [v6]:port or unix:/path",
+            master);
     }
     if (!address.has_port) {
         address.has_port = true;
@@ -151,7 +159,8 @@ static int set_master(struct egm_client_config *config, const char *master, stru
 
 /* ---- our name ---- */
 
-/* A number that no other process of this host uses in its name: a port that we hold but do not listen at. */
+/* A number that no other process of this host uses in its name: a port that we hold but do not
+ * listen at. */
 static int reserve_port(int *ret_fd, uint16_t *ret_port)
 {
     struct sockaddr_in sa = {.sin_family = AF_INET};
@@ -161,8 +170,8 @@ static int reserve_port(int *ret_fd, uint16_t *ret_port)
     if (fd < 0) {
         return -errno;
     }
-    if (bind(fd, (const struct sockaddr *)&sa, sizeof(sa)) < 0 || getsockname(fd, (struct sockaddr *)&sa, &size) < 0 ||
-        egm_child_track(fd) < 0) {
+    if (bind(fd, (const struct sockaddr *)&sa, sizeof(sa)) < 0 ||
+        getsockname(fd, (struct sockaddr *)&sa, &size) < 0 || egm_child_track(fd) < 0) {
         int r = -errno;
         close(fd);
         return r;
@@ -178,7 +187,8 @@ static int set_name(struct egm_client_config *config, const char *wanted, struct
     char host[256];
 
     if (wanted[0] && egm_parse_address(wanted, &address) < 0) {
-        return egm_fail(reterr, EGM_E_INVALID, "open", "'%.200s' is not a host name or host:port", wanted);
+        return egm_fail(reterr, EGM_E_INVALID, "open", "'%.200s' is not a host name or host:port",
+                        wanted);
     }
     int r = egm_host_name(address.host, host, sizeof(host), reterr);
     if (r < 0) {
@@ -188,7 +198,8 @@ static int set_name(struct egm_client_config *config, const char *wanted, struct
     if (!address.has_port) {
         r = reserve_port(&config->name_fd, &address.port);
         if (r < 0) {
-            return egm_fail(reterr, r, "open", "cannot reserve a port for this store's name: %s", strerror(-r));
+            return egm_fail(reterr, r, "open", "cannot reserve a port for this store's name: %s",
+                            strerror(-r));
         }
         address.has_port = true;
     }
@@ -204,23 +215,28 @@ static int check_protocol(const struct egm_store_options *options, struct egm_de
         return 0;
     }
     if (options->strict_protocol) {
-        return egm_fail(reterr, EGM_E_UNSUPPORTED, "open",
-                        "protocol '%.64s' is not served by this build; use tcp, or leave strict_protocol off", protocol);
+        return egm_fail(
+            reterr, EGM_E_UNSUPPORTED, "open",
+            "protocol '%.64s' is not served by this build; use tcp, or leave strict_protocol off",
+            protocol);
     }
-    egm_warn("protocol not served by this build protocol=%.64s, continuing with tcp to other hosts", protocol);
+    egm_warn("protocol not served by this build protocol=%.64s, continuing with tcp to other hosts",
+             protocol);
     return 0;
 }
 
-int egm_client_config_init(struct egm_client_config *config, const struct egm_store_options *options,
-                           struct egm_detail *reterr)
+int egm_client_config_init(struct egm_client_config *config,
+                           const struct egm_store_options *options, struct egm_detail *reterr)
 {
     *config = (struct egm_client_config){.name_fd = -1};
     config->deadline_ns = deadline_ms(options) * EGM_NS_PER_MS;
     config->is_map_on = !env_is_off("EGMSTORE_MAP") && !env_is_off("MC_STORE_MEMCPY");
-    int r = copy_text(config->tenant, sizeof(config->tenant), or_default(options->tenant, "default"), "the tenant", reterr);
+    int r = copy_text(config->tenant, sizeof(config->tenant),
+                      or_default(options->tenant, "default"), "the tenant", reterr);
     if (r == 0) {
-        r = copy_text(config->cluster, sizeof(config->cluster), or_default(getenv("EGMSTORE_CLUSTER"), DEFAULT_CLUSTER),
-                      "EGMSTORE_CLUSTER", reterr);
+        r = copy_text(config->cluster, sizeof(config->cluster),
+                      or_default(getenv("EGMSTORE_CLUSTER"), DEFAULT_CLUSTER), "EGMSTORE_CLUSTER",
+                      reterr);
     }
     if (r == 0) {
         r = check_protocol(options, reterr);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/internal.h"
-
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
 
+#include "client/internal.h"
 #include "mover/tcp/frame_io.h"
 #include "os/clock.h"
 #include "os/net.h"
@@ -14,10 +13,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Buffers above this are given back with the connection: one huge batch must not cost memory for ever. */
+/* Buffers above this are given back with the connection: one huge batch must not cost memory for
+ * ever. */
 #define KEEP_BYTES (UINT64_C(1) << 20)
 
-/* A greeting takes one round trip; a master that needs longer is stalled, and another attempt is as good. */
+/* A greeting takes one round trip; a master that needs longer is stalled, and another attempt is as
+ * good. */
 #define CONNECT_NS (5 * EGM_NS_PER_S)
 
 void egm_connection_release(struct egm_connection *connection)
@@ -30,7 +31,8 @@ void egm_connection_release(struct egm_connection *connection)
     egm_free(connection);
 }
 
-static int connect_to_master(struct egm_store *store, uint64_t deadline_ns, int *ret_fd, struct egm_detail *reterr)
+static int connect_to_master(struct egm_store *store, uint64_t deadline_ns, int *ret_fd,
+                             struct egm_detail *reterr)
 {
     if (store->config.unix_master[0] &&
         egm_net_connect(store->config.unix_master, deadline_ns, ret_fd, NULL) == 0) {
@@ -52,13 +54,14 @@ static int greet(struct egm_store *store, struct egm_connection *connection, uin
     }
     connection->instance = reply.instance;
     pthread_mutex_lock(&store->lock);
-    egm_ignore(egm_requester_meet(&store->requester, reply.instance), "the session is opened by whoever uses it");
+    egm_ignore(egm_requester_meet(&store->requester, reply.instance),
+               "the session is opened by whoever uses it");
     pthread_mutex_unlock(&store->lock);
     return 0;
 }
 
-int egm_connection_open(struct egm_store *store, uint64_t deadline_ns, struct egm_connection **ret_connection,
-                        struct egm_detail *reterr)
+int egm_connection_open(struct egm_store *store, uint64_t deadline_ns,
+                        struct egm_connection **ret_connection, struct egm_detail *reterr)
 {
     struct egm_connection *connection = egm_calloc(1, sizeof(*connection));
     int fd;
@@ -72,6 +75,7 @@ int egm_connection_open(struct egm_store *store, uint64_t deadline_ns, struct eg
     egm_list_init(&connection->all);
     egm_buf_init(&connection->out, EGM_MAX_FRAME + EGM_FRAME_HEADER);
     egm_buf_init(&connection->in, EGM_MAX_FRAME);
+    uint64_t call_deadline_ns = deadline_ns;
     deadline_ns = egm_min_u64(deadline_ns, egm_clock_ns() + CONNECT_NS);
     int r = connect_to_master(store, deadline_ns, &fd, reterr);
     if (r == 0) {
@@ -82,6 +86,9 @@ int egm_connection_open(struct egm_store *store, uint64_t deadline_ns, struct eg
             connection->fd = fd;
             r = greet(store, connection, deadline_ns, reterr);
         }
+    }
+    if (r == EGM_E_TIMEOUT && egm_clock_ns() < call_deadline_ns) {
+        r = EGM_E_PEER_GONE; /* the caller's time is not up: it decides on another attempt */
     }
     egm_store_note_master(store, r == 0);
     if (r < 0) {
@@ -110,7 +117,8 @@ static struct egm_connection *take_idle(struct egm_store *store)
 }
 
 /* An idle connection, or the right to open one (*ret_connection NULL). */
-static int wait_for_turn(struct egm_store *store, uint64_t deadline_ns, struct egm_connection **ret_connection)
+static int wait_for_turn(struct egm_store *store, uint64_t deadline_ns,
+                         struct egm_connection **ret_connection)
 {
     struct timespec until = egm_client_monotonic(deadline_ns);
     int r = 0;

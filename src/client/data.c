@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* put and get: turns the steps of core's operations into requests and copies.
  *
- * While a window is copied the call holds the view with which the window's places were resolved, hence every attachment
- * that it may use stays mapped. It holds no connection and no lock; guards take store->lock for an instant per chunk.
+ * While a window is copied the call holds the view with which the window's places were resolved,
+ * hence every attachment that it may use stays mapped. It holds no connection and no lock; guards
+ * take store->lock for an instant per chunk.
  *
- * A put copies to all places of an item. A get reads from the best one and, if that fails, from the next: mapped before
- * tcp, trusted before suspect. A place that failed makes its provider suspect, here for SUSPECT_S seconds, and at the master
- * for this session (I6). */
-#include "client/internal.h"
-
+ * A put copies to all places of an item. A get reads from the best one and, if that fails, from the
+ * next: mapped before tcp, trusted before suspect. A place that failed makes its provider suspect,
+ * here for SUSPECT_S seconds, and at the master for this session (I6). */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/log.h"
 
+#include "client/internal.h"
 #include "os/clock.h"
 
 #include <ctype.h>
@@ -92,7 +92,8 @@ static void add_transfer(struct data_call *call, uint32_t item_index, uint32_t p
     struct egm_transfer *t = &call->transfers[call->count];
     struct guard *guard = &call->guards[call->count];
 
-    *guard = (struct guard){.store = call->store, .write = call->op.is_put ? &call->op.writes[place_index] : NULL};
+    *guard = (struct guard){.store = call->store,
+                            .write = call->op.is_put ? &call->op.writes[place_index] : NULL};
     t->generation = item->generation;
     t->segment = place->segment;
     t->extent_count = place->extent_count;
@@ -115,8 +116,9 @@ static void add_transfer(struct data_call *call, uint32_t item_index, uint32_t p
 static void count_bytes(struct data_call *call, size_t begin, bool is_map)
 {
     struct egm_store_counters *counters = &call->store->counters;
-    uint64_t *bytes = is_map ? (call->op.is_put ? &counters->map_bytes_in : &counters->map_bytes_out)
-                             : (call->op.is_put ? &counters->tcp_bytes_in : &counters->tcp_bytes_out);
+    uint64_t *bytes = is_map
+                          ? (call->op.is_put ? &counters->map_bytes_in : &counters->map_bytes_out)
+                          : (call->op.is_put ? &counters->tcp_bytes_in : &counters->tcp_bytes_out);
 
     for (size_t i = begin; i < call->count; i++) {
         const struct egm_transfer *t = &call->transfers[i];
@@ -160,23 +162,28 @@ static void tell_mismatch(struct data_call *call, const struct egm_op_item *item
     if (egm_rpc_begin(call->store, notice_deadline(), &rpc, NULL) < 0) {
         return;
     }
-    egm_requester_encode_mismatch(&call->store->requester, &rpc.connection->out, item->generation, item->key);
+    egm_requester_encode_mismatch(&call->store->requester, &rpc.connection->out, item->generation,
+                                  item->key);
     egm_ignore(egm_rpc_post(call->store, &rpc), "the next reader reports it again");
 }
 
-/* Time runs out over a mapping because we are slow, over tcp because the other side does not answer. */
+/* Time runs out over a mapping because we are slow, over tcp because the other side does not
+ * answer. */
 static bool is_providers_fault(const struct egm_attachment *attachment, int status)
 {
-    return status == EGM_E_PEER_GONE || status == EGM_E_TRANSFER || (status == EGM_E_TIMEOUT && !attachment->is_map);
+    return status == EGM_E_PEER_GONE || status == EGM_E_TRANSFER ||
+           (status == EGM_E_TIMEOUT && !attachment->is_map);
 }
 
 /* Runs the transfers [begin, count), all of one attachment. */
-static void run_transfers(struct data_call *call, struct egm_attachment *attachment, size_t begin, uint64_t deadline_ns)
+static void run_transfers(struct data_call *call, struct egm_attachment *attachment, size_t begin,
+                          uint64_t deadline_ns)
 {
     if (begin == call->count) {
         return;
     }
-    attachment->import->ops->transfer(attachment->import, call->transfers + begin, call->count - begin, deadline_ns);
+    attachment->import->ops->transfer(attachment->import, call->transfers + begin,
+                                      call->count - begin, deadline_ns);
     pthread_mutex_lock(&call->store->lock);
     count_bytes(call, begin, attachment->is_map);
     pthread_mutex_unlock(&call->store->lock);
@@ -188,7 +195,8 @@ static void run_transfers(struct data_call *call, struct egm_attachment *attachm
     }
 }
 
-static struct egm_attachment *attachment_of(const struct data_call *call, const struct egm_place *place)
+static struct egm_attachment *attachment_of(const struct data_call *call,
+                                            const struct egm_place *place)
 {
     return call->view && place->is_known ? egm_view_find(call->view, place->mount) : NULL;
 }
@@ -239,7 +247,8 @@ static void copy_put(struct data_call *call)
         }
     }
     for (size_t i = 0; i < call->count; i++) {
-        egm_put_copied(op, &op->items[call->item_of[i]], call->transfers[i].status, call->transfers[i].checksum);
+        egm_put_copied(op, &op->items[call->item_of[i]], call->transfers[i].status,
+                       call->transfers[i].checksum);
     }
     egm_op_copy_done(op);
 }
@@ -255,7 +264,8 @@ static unsigned rank(struct egm_attachment *attachment, uint64_t now_ns)
 }
 
 /* The best place not yet tried, or place_count. Under store->lock. */
-static unsigned choose(const struct data_call *call, const struct egm_op_item *item, uint64_t now_ns)
+static unsigned choose(const struct data_call *call, const struct egm_op_item *item,
+                       uint64_t now_ns)
 {
     unsigned best = item->place_count;
     unsigned best_rank = RANK_NONE;
@@ -290,7 +300,9 @@ static bool choose_all(struct data_call *call, uint8_t chosen[EGM_WINDOW_KEYS], 
             if (p < item->place_count) {
                 chosen[i] = (uint8_t)p;
                 has_any = true;
-                *ret_has_other = *ret_has_other || item->place_count - (unsigned)__builtin_popcount(item->place_tried) > 1;
+                *ret_has_other =
+                    *ret_has_other ||
+                    item->place_count - (unsigned)__builtin_popcount(item->place_tried) > 1;
             }
         }
     }
@@ -321,7 +333,8 @@ static void apply_gets(struct data_call *call)
     for (size_t i = 0; i < call->count; i++) {
         struct egm_op_item *item = &op->items[call->item_of[i]];
         int status = call->transfers[i].status;
-        /* With another replica to try, a slow provider costs its share of the deadline, not the item. */
+        /* With another replica to try, a slow provider costs its share of the deadline, not the
+         * item. */
         if (status == EGM_E_TIMEOUT && egm_clock_ns() < call->deadline_ns) {
             status = EGM_E_PEER_GONE;
         }
@@ -348,7 +361,8 @@ static void copy_get(struct data_call *call)
             size_t begin = call->count;
             if (attachment) {
                 gather_gets(call, chosen, attachment);
-                run_transfers(call, attachment, begin, has_other ? now + left_ns / 2 : call->deadline_ns);
+                run_transfers(call, attachment, begin,
+                              has_other ? now + left_ns / 2 : call->deadline_ns);
             }
         }
         apply_gets(call);
@@ -378,21 +392,25 @@ static void ask(struct data_call *call)
     op_id = store->requester.next_op++;
     pthread_mutex_unlock(&store->lock);
     struct egm_buf *out = &rpc.connection->out;
-    r = op->is_put ? egm_put_encode_ask(op, &store->requester, call->params, out, rpc.request, egm_clock_ns())
-                   : egm_get_encode_ask(op, &store->requester, op_id, out, rpc.request, egm_clock_ns());
+    r = op->is_put
+            ? egm_put_encode_ask(op, &store->requester, call->params, out, rpc.request,
+                                 egm_clock_ns())
+            : egm_get_encode_ask(op, &store->requester, op_id, out, rpc.request, egm_clock_ns());
     if (r < 0) {
         egm_rpc_end(store, &rpc, 0);
         egm_op_abort(op, r);
         return;
     }
-    r = egm_rpc_exchange(store, &rpc, op->is_put ? EGM_MSG_PUT_START_REPLY : EGM_MSG_GET_START_REPLY);
+    r = egm_rpc_exchange(store, &rpc,
+                         op->is_put ? EGM_MSG_PUT_START_REPLY : EGM_MSG_GET_START_REPLY);
     if (r < 0) {
         egm_op_failed(op, r, egm_clock_ns());
         return;
     }
     call->view = egm_view_acquire(store);
-    r = egm_op_take_answer(op, rpc.connection->in.data, rpc.connection->in.len, call->view ? call->view->layout : NULL,
-                           rpc.connection->instance, egm_clock_ns());
+    r = egm_op_take_answer(op, rpc.connection->in.data, rpc.connection->in.len,
+                           call->view ? call->view->layout : NULL, rpc.connection->instance,
+                           egm_clock_ns());
     if (op->step == EGM_OP_COPY && op->is_put) {
         pthread_mutex_lock(&store->lock);
         egm_requester_open_writes(&store->requester, &op->set);
@@ -420,7 +438,8 @@ static void end_put(struct data_call *call)
         egm_op_failed(op, r, egm_clock_ns());
         return;
     }
-    r = egm_put_take_end_answer(op, rpc.connection->in.data, rpc.connection->in.len, egm_clock_ns());
+    r = egm_put_take_end_answer(op, rpc.connection->in.data, rpc.connection->in.len,
+                                egm_clock_ns());
     egm_rpc_end(store, &rpc, r);
 }
 
@@ -448,9 +467,10 @@ static void leave_window(struct data_call *call)
     if (egm_op_is_end_due(op)) {
         return;
     }
-    if (egm_link_is_listed(&op->set.link)) {
-        /* Aborted with step DONE while items had no answer to PUT_END: then the master must hear that they stopped. An
-         * ended generation that is reported once more is unknown there, which changes nothing. */
+    if (op->set.is_open) {
+        /* Aborted with step DONE while items had no answer to PUT_END: then the master must hear
+         * that they stopped. An ended generation that is reported once more is unknown there, which
+         * changes nothing. */
         pthread_mutex_lock(&store->lock);
         egm_requester_close_writes(&store->requester, &op->set, op->is_end_answered);
         pthread_mutex_unlock(&store->lock);
@@ -503,7 +523,8 @@ static void run(struct data_call *call)
 
 /* ---- the calls ---- */
 
-static void describe(const struct egm_op_item *items, size_t count, bool is_put, struct egm_detail *reterr)
+static void describe(const struct egm_op_item *items, size_t count, bool is_put,
+                     struct egm_detail *reterr)
 {
     const struct egm_op_item *first = NULL;
     size_t failed_count = 0;
@@ -524,14 +545,16 @@ static void describe(const struct egm_op_item *items, size_t count, bool is_put,
         key[i] = isprint(c) ? (char)c : '?';
     }
     key[length] = '\0';
-    egm_ignore(egm_fail(reterr, (int)first->result, is_put ? "put" : "get", "%zu of %zu objects failed; the first: '%s%s': %s",
-                        failed_count, count, key, length < first->key.size ? "..." : "",
+    egm_ignore(egm_fail(reterr, (int)first->result, is_put ? "put" : "get",
+                        "%zu of %zu objects failed; the first: '%s%s': %s", failed_count, count,
+                        key, length < first->key.size ? "..." : "",
                         egm_strerror((int)first->result)),
                "told to the caller");
 }
 
-static int run_call(struct egm_store *store, const struct egm_put_params *params, struct egm_op_item *items, size_t count,
-                    uint64_t deadline_ns, struct egm_detail *reterr)
+static int run_call(struct egm_store *store, const struct egm_put_params *params,
+                    struct egm_op_item *items, size_t count, uint64_t deadline_ns,
+                    struct egm_detail *reterr)
 {
     struct data_call call = {.store = store, .params = params, .deadline_ns = deadline_ns};
     bool is_put = params != NULL;
@@ -566,14 +589,15 @@ static int run_call(struct egm_store *store, const struct egm_put_params *params
     return !is_answered && failed_count == count && count > 0 ? (int)items[0].result : 0;
 }
 
-int egm_client_put(struct egm_store *store, const struct egm_put_params *params, struct egm_op_item *items, size_t count,
-                   uint64_t deadline_ns, struct egm_detail *reterr)
+int egm_client_put(struct egm_store *store, const struct egm_put_params *params,
+                   struct egm_op_item *items, size_t count, uint64_t deadline_ns,
+                   struct egm_detail *reterr)
 {
     return run_call(store, params, items, count, deadline_ns, reterr);
 }
 
-int egm_client_get(struct egm_store *store, struct egm_op_item *items, size_t count, uint64_t deadline_ns,
-                   struct egm_detail *reterr)
+int egm_client_get(struct egm_store *store, struct egm_op_item *items, size_t count,
+                   uint64_t deadline_ns, struct egm_detail *reterr)
 {
     return run_call(store, NULL, items, count, deadline_ns, reterr);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The provider inside a requester's process: the same library as the daemon's, through its public API. */
-#include "client/internal.h"
-
+/* The provider inside a requester's process: the same library as the daemon's, through its public
+ * API. */
 #include "base/alloc.h"
 #include "base/log.h"
+
+#include "client/internal.h"
 
 #include <errno.h>
 
@@ -15,8 +16,8 @@ struct egm_embedded {
     struct egm_provider *provider;
 };
 
-int egm_embedded_open(const struct egm_store_options *options, const char *master, struct egm_embedded **ret_embedded,
-                      struct egm_detail *reterr)
+int egm_embedded_open(const struct egm_store_options *options, const char *master,
+                      struct egm_embedded **ret_embedded, struct egm_detail *reterr)
 {
     struct egm_embedded *embedded = egm_calloc(1, sizeof(*embedded));
     struct egm_provider_options wanted = {.master = master,
@@ -50,7 +51,8 @@ void egm_embedded_close(struct egm_embedded *embedded)
         return;
     }
     if (egm_provider_drain(embedded->provider, DRAIN_MS, &detail) < 0) {
-        egm_warn("embedded provider leaves without its importers' consent err=\"%s\", continuing", detail.text);
+        egm_warn("embedded provider leaves without its importers' consent err=\"%s\", continuing",
+                 detail.text);
     }
     egm_provider_close(embedded->provider);
     egm_free(embedded);

@@ -1,33 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The client library inside: one store handle.
  *
- *   api.c          the public calls: checks arguments, fills items, keeps the books of calls in flight
+ *   api.c          the public calls: checks arguments, fills items, counts calls in flight
  *   store.c        open and close
  *   config.c       options and environment
  *   connection.c   connections to the master: connect, greet, pool
  *   rpc.c          one request and its answer, over a connection with an open session
  *   view.c         layout + attachments, an immutable counted snapshot
- *   background.c   the thread that renews the session, follows the layout, attaches and drops providers
+ *   background.c   the thread: renews the session, follows the layout, attaches providers
  *   data.c         put and get: runs core's operations with rpc.c and the movers
  *   lookup.c       exist, prefix, query, remove
  *   regions.c      registered memory
  *   embed.c        the provider inside this process
  *
- * Threads. Callers bring their own; the library has one, `background`. A call takes a connection for one request, never
- * across a copy. Locks, in this order (a lock is taken only by who holds none, or one above it):
+ * Threads. Callers bring their own; the library has one, `background`. A call takes a connection
+ * for one request, never across a copy. Locks, in this order (a lock is taken only by who holds
+ * none, or one above it):
  *
  *   1  store->lock           requester, view, attachments' counts, counters, last error
  *   2  store->pool_lock      connections
  *      store->regions_lock   registered memory; held alone
  *      movers' own locks, child.h's lock
  *
- * Lifetime. A view holds a count on the layout and on each attachment it names; a call holds a view while it copies. An
- * attachment whose count falls to zero goes to `retired`, and the background thread unmaps it, so that no caller pays
- * for that.
+ * Lifetime. A view holds a count on the layout and on each attachment it names; a call holds a view
+ * while it copies. An attachment whose count falls to zero goes to `retired`, and the background
+ * thread unmaps it, so that no caller pays for that.
  *
- * Closing. is_closing makes guards stop copies, shuts down every connection, and wakes every wait; close then waits until
- * calls_in_flight is zero. After fork the child's copy is dead (is_forked): calls answer EGM_E_CLOSED, close does nothing,
- * because child.h has closed the fds already and the locks may be held by threads that do not exist there. */
+ * Closing. is_closing makes guards stop copies, shuts down every connection, and wakes every wait;
+ * close then waits until calls_in_flight is zero. After fork the child's copy is dead (is_forked):
+ * calls answer EGM_E_CLOSED, close does nothing, because child.h has closed the fds already and the
+ * locks may be held by threads that do not exist there. */
 #ifndef EGM_CLIENT_INTERNAL_H
 #define EGM_CLIENT_INTERNAL_H
 
@@ -38,11 +40,10 @@
 
 #include "client/regions.h"
 #include "core/requester.h"
-#include "mover/map/child.h"
-#include "mover/mover.h"
-
 #include "egmstore/provider.h"
 #include "egmstore/store.h"
+#include "mover/map/child.h"
+#include "mover/mover.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -53,17 +54,18 @@
 /* ---- configuration ---- */
 
 struct egm_client_config {
-    char master[512];       /* as given */
-    char unix_master[160];  /* "unix:/path" to try first; "": none */
+    char master[512];            /* as given */
+    char unix_master[160];       /* "unix:/path" to try first; "": none */
     char name[EGM_MAX_HOST + 8]; /* "host:port" */
     char tenant[EGM_MAX_NAME + 1];
     char cluster[128];
-    uint64_t deadline_ns;   /* of a call, a duration */
+    uint64_t deadline_ns; /* of a call, a duration */
     bool is_map_on;
-    int name_fd;            /* keeps the port of `name` ours; -1: none */
+    int name_fd; /* keeps the port of `name` ours; -1: none */
 };
 
-EGM_MUST_CHECK int egm_client_config_init(struct egm_client_config *config, const struct egm_store_options *options,
+EGM_MUST_CHECK int egm_client_config_init(struct egm_client_config *config,
+                                          const struct egm_store_options *options,
                                           struct egm_detail *reterr);
 void egm_client_config_release(struct egm_client_config *config);
 
@@ -78,12 +80,15 @@ struct egm_connection {
     struct egm_buf out, in;
 };
 
-/* A connection greeted, not pooled. is_reserved: above the pool's bound (the background thread's). */
-EGM_MUST_CHECK int egm_connection_take(struct egm_store *store, bool is_reserved, uint64_t deadline_ns,
-                                       struct egm_connection **ret_connection, struct egm_detail *reterr);
+/* A connection greeted, not pooled. is_reserved: above the pool's bound (the background
+ * thread's). */
+EGM_MUST_CHECK int egm_connection_take(struct egm_store *store, bool is_reserved,
+                                       uint64_t deadline_ns, struct egm_connection **ret_connection,
+                                       struct egm_detail *reterr);
 /* One outside the pool, for whoever closes it with release. */
 EGM_MUST_CHECK int egm_connection_open(struct egm_store *store, uint64_t deadline_ns,
-                                       struct egm_connection **ret_connection, struct egm_detail *reterr);
+                                       struct egm_connection **ret_connection,
+                                       struct egm_detail *reterr);
 void egm_connection_release(struct egm_connection *connection);
 /* Back to the pool, or closed when its stream is not at a boundary. */
 void egm_connection_give(struct egm_store *store, struct egm_connection *connection, bool is_clean);
@@ -100,24 +105,29 @@ struct egm_rpc {
     uint64_t sent_ns;
 };
 
-/* Takes a connection on which the session is open (opens it if it must); connection->out is empty. */
-EGM_MUST_CHECK int egm_rpc_begin(struct egm_store *store, uint64_t deadline_ns, struct egm_rpc *ret_rpc,
-                                 struct egm_detail *reterr);
-/* Sends connection->out, receives the answer into connection->in. On failure the connection is closed and rpc is over. */
-EGM_MUST_CHECK int egm_rpc_exchange(struct egm_store *store, struct egm_rpc *rpc, uint16_t reply_type);
+/* Takes a connection on which the session is open (opens it if it must); connection->out is
+ * empty. */
+EGM_MUST_CHECK int egm_rpc_begin(struct egm_store *store, uint64_t deadline_ns,
+                                 struct egm_rpc *ret_rpc, struct egm_detail *reterr);
+/* Sends connection->out, receives the answer into connection->in. On failure the connection is
+ * closed and rpc is over. */
+EGM_MUST_CHECK int egm_rpc_exchange(struct egm_store *store, struct egm_rpc *rpc,
+                                    uint16_t reply_type);
 /* Sends connection->out, which is one-way; rpc is over. */
 int egm_rpc_post(struct egm_store *store, struct egm_rpc *rpc);
-/* The answer was read. `code` EGM_E_PROTO closes the connection, EGM_E_NOT_FOUND (of a head) loses the session. */
+/* The answer was read. `code` EGM_E_PROTO closes the connection, EGM_E_NOT_FOUND (of a head) loses
+ * the session. */
 void egm_rpc_end(struct egm_store *store, struct egm_rpc *rpc, int code);
 /* Opens the session over this connection, if it is not. */
-EGM_MUST_CHECK int egm_session_open(struct egm_store *store, struct egm_connection *connection, uint64_t deadline_ns);
+EGM_MUST_CHECK int egm_session_open(struct egm_store *store, struct egm_connection *connection,
+                                    uint64_t deadline_ns);
 
 /* ---- view ---- */
 
 struct egm_attachment {
-    struct egm_link link;   /* retired */
+    struct egm_link link; /* retired */
     struct egm_import *import;
-    uint32_t ref_count;     /* under store->lock */
+    uint32_t ref_count; /* under store->lock */
     uint64_t provider, epoch;
     bool is_map;
     uint64_t suspect_until_ns; /* under store->lock */
@@ -132,7 +142,8 @@ struct egm_view {
 /* NULL before the first layout. Released with egm_view_release. */
 struct egm_view *egm_view_acquire(struct egm_store *store);
 void egm_view_release(struct egm_store *store, struct egm_view *view); /* NULL is fine */
-/* Makes a view of the layout and the given attachments (counts are added) the current one. -ENOMEM leaves the old one. */
+/* Makes a view of the layout and the given attachments (counts are added) the current one. -ENOMEM
+ * leaves the old one. */
 EGM_MUST_CHECK int egm_view_publish(struct egm_store *store, struct egm_layout_snapshot *layout,
                                     struct egm_attachment *const *attachments);
 /* The view's attachment for a mount, or NULL. */
@@ -173,7 +184,7 @@ struct egm_store {
     bool has_thread;
     pthread_cond_t wake; /* with lock: background has work before its next tick */
     bool is_woken;
-    bool has_settled; /* a first round over all providers is done */
+    bool has_settled;              /* a first round over all providers is done */
     struct egm_embedded *embedded; /* NULL: none */
 };
 
@@ -194,21 +205,23 @@ void egm_background_reap(struct egm_store *store);
 
 /* ---- operations ---- */
 
-int egm_client_put(struct egm_store *store, const struct egm_put_params *params, struct egm_op_item *items, size_t count,
-                   uint64_t deadline_ns, struct egm_detail *reterr);
-int egm_client_get(struct egm_store *store, struct egm_op_item *items, size_t count, uint64_t deadline_ns,
+int egm_client_put(struct egm_store *store, const struct egm_put_params *params,
+                   struct egm_op_item *items, size_t count, uint64_t deadline_ns,
                    struct egm_detail *reterr);
-int egm_client_exist(struct egm_store *store, const struct egm_key *keys, size_t count, int *results,
-                     uint64_t deadline_ns, struct egm_detail *reterr);
-int egm_client_prefix(struct egm_store *store, const struct egm_key *keys, size_t count, size_t *ret_count,
-                      uint64_t deadline_ns, struct egm_detail *reterr);
-int egm_client_query(struct egm_store *store, const struct egm_key *keys, size_t count, struct egm_object_info *infos,
-                     uint64_t deadline_ns, struct egm_detail *reterr);
-int egm_client_remove(struct egm_store *store, bool force, const struct egm_key *keys, size_t count, int *results,
-                      uint64_t deadline_ns, struct egm_detail *reterr);
+int egm_client_get(struct egm_store *store, struct egm_op_item *items, size_t count,
+                   uint64_t deadline_ns, struct egm_detail *reterr);
+int egm_client_exist(struct egm_store *store, const struct egm_key *keys, size_t count,
+                     int *results, uint64_t deadline_ns, struct egm_detail *reterr);
+int egm_client_prefix(struct egm_store *store, const struct egm_key *keys, size_t count,
+                      size_t *ret_count, uint64_t deadline_ns, struct egm_detail *reterr);
+int egm_client_query(struct egm_store *store, const struct egm_key *keys, size_t count,
+                     struct egm_object_info *infos, uint64_t deadline_ns,
+                     struct egm_detail *reterr);
+int egm_client_remove(struct egm_store *store, bool force, const struct egm_key *keys, size_t count,
+                      int *results, uint64_t deadline_ns, struct egm_detail *reterr);
 /* pattern NULL: all. */
-int egm_client_remove_many(struct egm_store *store, const char *pattern, bool force, uint64_t *ret_count,
-                           uint64_t deadline_ns, struct egm_detail *reterr);
+int egm_client_remove_many(struct egm_store *store, const char *pattern, bool force,
+                           uint64_t *ret_count, uint64_t deadline_ns, struct egm_detail *reterr);
 /* One LAYOUT exchange whose answer is dropped. */
 int egm_client_probe(struct egm_store *store, uint64_t deadline_ns);
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exist, prefix, query and remove: one frame and one answer, or a few frames for lists that do not fit one.
+/* exist, prefix, query and remove: one frame and one answer, or a few frames for lists that do not
+ * fit one.
  *
- * Requests of these kinds may be repeated without harm, so a failed exchange is tried again by egm_retry's rules: a removal
- * that was done by the first try answers EGM_E_NOT_FOUND to the second, which is then true. */
-#include "client/internal.h"
-
+ * Requests of these kinds may be repeated without harm, so a failed exchange is tried again by
+ * egm_retry's rules: a removal that was done by the first try answers EGM_E_NOT_FOUND to the
+ * second, which is then true. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
 
+#include "client/internal.h"
 #include "os/clock.h"
 
 #include <errno.h>
@@ -72,8 +73,8 @@ static int exchange(struct lookup *l, uint64_t deadline_ns, struct egm_detail *r
     r = l->parse(l, rpc.connection->in.data, rpc.connection->in.len, rpc.connection->instance);
     egm_rpc_end(l->store, &rpc, r);
     if (r < 0) {
-        return egm_fail(reterr, r, "request", "the master says: %s%s%s", egm_strerror(r), l->reason[0] ? ": " : "",
-                        l->reason);
+        return egm_fail(reterr, r, "request", "the master says: %s%s%s", egm_strerror(r),
+                        l->reason[0] ? ": " : "", l->reason);
     }
     return 0;
 }
@@ -112,8 +113,8 @@ static int parse_exist(struct lookup *l, const void *payload, size_t size, uint6
     return egm_exist_parse(payload, size, l->count, l->results);
 }
 
-int egm_client_exist(struct egm_store *store, const struct egm_key *keys, size_t count, int *results,
-                     uint64_t deadline_ns, struct egm_detail *reterr)
+int egm_client_exist(struct egm_store *store, const struct egm_key *keys, size_t count,
+                     int *results, uint64_t deadline_ns, struct egm_detail *reterr)
 {
     for (size_t done = 0, n; done < count; done += n) {
         n = frame_keys(keys + done, count - done, EXIST_KEYS);
@@ -145,11 +146,12 @@ static int encode_prefix(const struct lookup *l, struct egm_buf *buf, uint64_t r
 static int parse_count(struct lookup *l, const void *payload, size_t size, uint64_t instance)
 {
     (void)instance;
-    return egm_count_parse(payload, size, l->count ? l->count : UINT64_MAX, &l->number, l->reason, sizeof(l->reason));
+    return egm_count_parse(payload, size, l->count ? l->count : UINT64_MAX, &l->number, l->reason,
+                           sizeof(l->reason));
 }
 
-int egm_client_prefix(struct egm_store *store, const struct egm_key *keys, size_t count, size_t *ret_count,
-                      uint64_t deadline_ns, struct egm_detail *reterr)
+int egm_client_prefix(struct egm_store *store, const struct egm_key *keys, size_t count,
+                      size_t *ret_count, uint64_t deadline_ns, struct egm_detail *reterr)
 {
     size_t total = 0;
 
@@ -181,7 +183,8 @@ static int encode_query(const struct lookup *l, struct egm_buf *buf, uint64_t re
     return egm_query_encode(&l->store->requester, buf, request, l->keys, l->count);
 }
 
-static void name_replica(const struct egm_view *view, uint64_t instance, uint32_t mount, struct egm_replica_info *info)
+static void name_replica(const struct egm_view *view, uint64_t instance, uint32_t mount,
+                         struct egm_replica_info *info)
 {
     const struct egm_layout_mount *found =
         view && view->layout->instance == instance ? egm_layout_find(view->layout, mount) : NULL;
@@ -205,7 +208,8 @@ static int parse_query(struct lookup *l, const void *payload, size_t size, uint6
     for (size_t i = 0; i < l->count; i++) {
         const struct egm_found *found = &l->found[i];
         struct egm_object_info *info = &l->infos[i];
-        *info = (struct egm_object_info){.status = found->status, .size = found->size, .replica_count = found->replica_count};
+        *info = (struct egm_object_info){
+            .status = found->status, .size = found->size, .replica_count = found->replica_count};
         for (uint32_t p = 0; p < found->replica_count; p++) {
             info->replicas[p].offset = found->offsets[p];
             info->replicas[p].size = found->size;
@@ -223,8 +227,8 @@ static void fail_infos(struct egm_object_info *infos, size_t count, int code)
     }
 }
 
-int egm_client_query(struct egm_store *store, const struct egm_key *keys, size_t count, struct egm_object_info *infos,
-                     uint64_t deadline_ns, struct egm_detail *reterr)
+int egm_client_query(struct egm_store *store, const struct egm_key *keys, size_t count,
+                     struct egm_object_info *infos, uint64_t deadline_ns, struct egm_detail *reterr)
 {
     struct egm_found *found = egm_alloc(egm_min_u64(count, QUERY_KEYS) * sizeof(*found));
     int r = found ? 0 : egm_fail(reterr, -ENOMEM, "query", "no memory for the answer");
@@ -265,8 +269,8 @@ static int parse_remove(struct lookup *l, const void *payload, size_t size, uint
     return egm_results_parse(payload, size, l->count, l->results);
 }
 
-int egm_client_remove(struct egm_store *store, bool force, const struct egm_key *keys, size_t count, int *results,
-                      uint64_t deadline_ns, struct egm_detail *reterr)
+int egm_client_remove(struct egm_store *store, bool force, const struct egm_key *keys, size_t count,
+                      int *results, uint64_t deadline_ns, struct egm_detail *reterr)
 {
     for (size_t done = 0, n; done < count; done += n) {
         n = frame_keys(keys + done, count - done, EXIST_KEYS);
@@ -299,12 +303,13 @@ static int encode_remove_all(const struct lookup *l, struct egm_buf *buf, uint64
     return buf->failed;
 }
 
-int egm_client_remove_many(struct egm_store *store, const char *pattern, bool force, uint64_t *ret_count,
-                           uint64_t deadline_ns, struct egm_detail *reterr)
+int egm_client_remove_many(struct egm_store *store, const char *pattern, bool force,
+                           uint64_t *ret_count, uint64_t deadline_ns, struct egm_detail *reterr)
 {
     struct lookup l = {.store = store,
                        .pattern = pattern,
-                       .reply_type = pattern ? EGM_MSG_REMOVE_MATCHING_REPLY : EGM_MSG_REMOVE_ALL_REPLY,
+                       .reply_type =
+                           pattern ? EGM_MSG_REMOVE_MATCHING_REPLY : EGM_MSG_REMOVE_ALL_REPLY,
                        .flags = force ? EGM_FORCE : 0,
                        .encode = encode_remove_all,
                        .parse = parse_count};
@@ -336,8 +341,10 @@ static int parse_probe(struct lookup *l, const void *payload, size_t size, uint6
 
 int egm_client_probe(struct egm_store *store, uint64_t deadline_ns)
 {
-    struct lookup l = {
-        .store = store, .reply_type = EGM_MSG_LAYOUT_REPLY, .encode = encode_probe, .parse = parse_probe};
+    struct lookup l = {.store = store,
+                       .reply_type = EGM_MSG_LAYOUT_REPLY,
+                       .encode = encode_probe,
+                       .parse = parse_probe};
 
     return ask(&l, deadline_ns, NULL);
 }

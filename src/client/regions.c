@@ -26,7 +26,8 @@ static int grow(struct egm_range_list *list, size_t more)
 }
 
 /* Replaces ranges [at, at + old) by `fresh`. Pre: there is room. */
-static void splice(struct egm_range_list *list, size_t at, size_t old, const struct egm_range *fresh, size_t count)
+static void splice(struct egm_range_list *list, size_t at, size_t old,
+                   const struct egm_range *fresh, size_t count)
 {
     size_t tail = list->count - at - old;
 
@@ -127,7 +128,8 @@ static void rejoin(struct egm_regions *regions, struct egm_range gone)
             join(&regions->joined, range);
         }
         /* Nothing that begins further left can reach here. */
-        if (gone.begin - egm_min_u64(gone.begin, regions->all.ranges[i - 1].begin) > regions->largest) {
+        if (gone.begin - egm_min_u64(gone.begin, regions->all.ranges[i - 1].begin) >
+            regions->largest) {
             break;
         }
     }
@@ -140,8 +142,8 @@ int egm_regions_remove(struct egm_regions *regions, uintptr_t begin)
     if (at == 0 || regions->all.ranges[at - 1].begin != begin) {
         return EGM_E_NOT_FOUND;
     }
-    /* The union may grow by the second half of a cut, by what reaches in from the left (one piece, all begin where the
-     * gone range did), and by a piece for each range that begins inside. */
+    /* The union may grow by the second half of a cut, by what reaches in from the left (one piece,
+     * all begin where the gone range did), and by a piece for each range that begins inside. */
     struct egm_range gone = regions->all.ranges[at - 1];
     size_t more = 2;
     for (size_t i = at; i < regions->all.count && regions->all.ranges[i].begin < gone.end; i++) {
@@ -160,10 +162,12 @@ static bool holds(const struct egm_regions *regions, size_t i, uintptr_t begin, 
 {
     const struct egm_range *range = &regions->joined.ranges[i];
 
-    return i < regions->joined.count && begin >= range->begin && begin < range->end && size <= range->end - begin;
+    return i < regions->joined.count && begin >= range->begin && begin < range->end &&
+           size <= range->end - begin;
 }
 
-bool egm_regions_cover(const struct egm_regions *regions, uintptr_t begin, size_t size, size_t *hint)
+bool egm_regions_cover(const struct egm_regions *regions, uintptr_t begin, size_t size,
+                       size_t *hint)
 {
     if (*hint < regions->joined.count && holds(regions, *hint, begin, size)) {
         return true;

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One request and its answer.
  *
- * A connection belongs to one master instance, and the one that was greeted last is the master; connections to others are
- * closed instead of used: what is said over them would reach a master that no longer grants. A session that is not open is
- * opened on the connection at hand first; many callers may do that at once, which the master takes as repetition. */
-#include "client/internal.h"
-
+ * A connection belongs to one master instance, and the one that was greeted last is the master;
+ * connections to others are closed instead of used: what is said over them would reach a master
+ * that no longer grants. A session that is not open is opened on the connection at hand first; many
+ * callers may do that at once, which the master takes as repetition. */
 #include "base/assert.h"
 #include "base/log.h"
 
+#include "client/internal.h"
 #include "mover/tcp/frame_io.h"
 #include "os/clock.h"
 
 #include <errno.h>
 
-/* Connections of an instance that is gone are dropped one by one; there are at most so many, and one fresh one. */
+/* Connections of an instance that is gone are dropped one by one; there are at most so many, and
+ * one fresh one. */
 #define TAKE_MAX (EGM_MAX_CONNECTIONS_PER_CLIENT + 2)
 
-static int exchange(struct egm_connection *connection, uint64_t request, uint16_t reply_type, uint64_t deadline_ns)
+static int exchange(struct egm_connection *connection, uint64_t request, uint16_t reply_type,
+                    uint64_t deadline_ns)
 {
     int r = egm_frame_send(connection->fd, &connection->out, deadline_ns);
 
@@ -27,7 +29,8 @@ static int exchange(struct egm_connection *connection, uint64_t request, uint16_
     return r;
 }
 
-int egm_session_open(struct egm_store *store, struct egm_connection *connection, uint64_t deadline_ns)
+int egm_session_open(struct egm_store *store, struct egm_connection *connection,
+                     uint64_t deadline_ns)
 {
     uint64_t request = connection->next_request++;
 
@@ -53,14 +56,16 @@ int egm_session_open(struct egm_store *store, struct egm_connection *connection,
     pthread_mutex_unlock(&store->lock);
     egm_buf_clear(&connection->out);
     if (r == 0) {
-        egm_debug("session open session=%016llx instance=%016llx", (unsigned long long)store->requester.session,
+        egm_debug("session open session=%016llx instance=%016llx",
+                  (unsigned long long)store->requester.session,
                   (unsigned long long)connection->instance);
         egm_store_wake(store);
     }
     return r;
 }
 
-int egm_rpc_begin(struct egm_store *store, uint64_t deadline_ns, struct egm_rpc *ret_rpc, struct egm_detail *reterr)
+int egm_rpc_begin(struct egm_store *store, uint64_t deadline_ns, struct egm_rpc *ret_rpc,
+                  struct egm_detail *reterr)
 {
     struct egm_connection *connection;
     int r = 0;
@@ -72,8 +77,9 @@ int egm_rpc_begin(struct egm_store *store, uint64_t deadline_ns, struct egm_rpc 
         }
         r = egm_session_open(store, connection, deadline_ns);
         if (r == 0) {
-            *ret_rpc = (struct egm_rpc){
-                .connection = connection, .request = connection->next_request++, .deadline_ns = deadline_ns};
+            *ret_rpc = (struct egm_rpc){.connection = connection,
+                                        .request = connection->next_request++,
+                                        .deadline_ns = deadline_ns};
             return 0;
         }
         egm_connection_give(store, connection, /*is_clean=*/false);
@@ -81,7 +87,8 @@ int egm_rpc_begin(struct egm_store *store, uint64_t deadline_ns, struct egm_rpc 
             break;
         }
     }
-    return egm_fail(reterr, r, "session", "the master does not open a session: %s", egm_strerror(r));
+    return egm_fail(reterr, r, "session", "the master does not open a session: %s",
+                    egm_strerror(r));
 }
 
 int egm_rpc_exchange(struct egm_store *store, struct egm_rpc *rpc, uint16_t reply_type)

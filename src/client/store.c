@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Open and close.
  *
- * Open: configuration -> session at the master (waits for one, bounded) -> embedded provider -> background thread -> first
- * round of attaching (bounded; what is not attached then is attached later). Each step is undone by close, which takes a
- * handle in any state.
+ * Open: configuration -> session at the master (waits for one, bounded) -> embedded provider ->
+ * background thread -> first round of attaching (bounded; what is not attached then is attached
+ * later). Each step is undone by close, which takes a handle in any state.
  *
- * Close: see internal.h. The embedded provider leaves after our own import of it is gone, else it would wait for us. */
-#include "client/internal.h"
-
+ * Close: see internal.h. The embedded provider leaves after our own import of it is gone, else it
+ * would wait for us. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/log.h"
 
+#include "client/internal.h"
 #include "mover/copy.h"
 #include "mover/tcp/frame_io.h"
 #include "mover/tcp/tcp.h"
@@ -131,8 +131,8 @@ static struct egm_store *create(const struct egm_store_options *options, struct 
         egm_store_close(store);
         return NULL;
     }
-    egm_requester_init(&store->requester, egm_random_u64(), egm_host_id(), (uint32_t)getpid(), store->config.name,
-                       store->config.tenant);
+    egm_requester_init(&store->requester, egm_random_u64(), egm_host_id(), (uint32_t)getpid(),
+                       store->config.name, store->config.tenant);
     return store;
 }
 
@@ -149,12 +149,13 @@ static int open_session(struct egm_store *store, struct egm_detail *reterr)
             egm_rpc_end(store, &rpc, 0);
             return 0;
         }
-        bool is_final = r == EGM_E_VERSION || r == EGM_E_NOT_PERMITTED || r == EGM_E_INVALID || r == -ENOMEM ||
-                        r == EGM_E_NOT_FOUND || r == EGM_E_LIMIT || r == EGM_E_PROTO;
+        bool is_final = r == EGM_E_VERSION || r == EGM_E_NOT_PERMITTED || r == EGM_E_INVALID ||
+                        r == -ENOMEM || r == EGM_E_NOT_FOUND || r == EGM_E_LIMIT ||
+                        r == EGM_E_PROTO;
         if (is_final || egm_clock_ns() + RETRY_NS >= deadline_ns) {
             int code = is_final ? r : r == EGM_E_TIMEOUT ? EGM_E_TIMEOUT : EGM_E_PEER_GONE;
-            return egm_fail(reterr, code, "open", "no session at the master '%.100s': %.200s", store->config.master,
-                            last.text[0] ? last.text : egm_strerror(r));
+            return egm_fail(reterr, code, "open", "no session at the master '%.100s': %.200s",
+                            store->config.master, last.text[0] ? last.text : egm_strerror(r));
         }
         egm_sleep_ns(RETRY_NS);
     }
@@ -167,7 +168,8 @@ static bool is_own_attached(const struct egm_store *store)
     }
     const char *name = egm_embedded_name(store->embedded);
     for (uint32_t i = 0; store->view && i < store->view->layout->provider_count; i++) {
-        if (store->view->attachments[i] && strcmp(store->view->layout->providers[i].name, name) == 0) {
+        if (store->view->attachments[i] &&
+            strcmp(store->view->layout->providers[i].name, name) == 0) {
             return true;
         }
     }
@@ -196,7 +198,8 @@ static void probe_copies(void)
     }
 }
 
-int egm_store_open(const struct egm_store_options *options, struct egm_store **ret_store, struct egm_detail *reterr)
+int egm_store_open(const struct egm_store_options *options, struct egm_store **ret_store,
+                   struct egm_detail *reterr)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     static const struct egm_store_options defaults;
@@ -212,7 +215,8 @@ int egm_store_open(const struct egm_store_options *options, struct egm_store **r
     if (r == 0) {
         r = egm_background_start(store);
         if (r < 0) {
-            egm_ignore(egm_fail(&detail, r, "open", "cannot start a thread: %s", strerror(-r)), "reported below");
+            egm_ignore(egm_fail(&detail, r, "open", "cannot start a thread: %s", strerror(-r)),
+                       "reported below");
         }
     }
     if (r < 0) {
@@ -223,8 +227,8 @@ int egm_store_open(const struct egm_store_options *options, struct egm_store **r
         return r;
     }
     settle(store);
-    egm_info("store open name=%s master=%s tenant=%s segment=%" PRIu64, egm_store_hostname(store), store->config.master,
-             store->config.tenant, options->segment_bytes);
+    egm_info("store open name=%s master=%s tenant=%s segment=%" PRIu64, egm_store_hostname(store),
+             store->config.master, store->config.tenant, options->segment_bytes);
     *ret_store = store;
     return 0;
 }
@@ -257,7 +261,8 @@ static void end_session(struct egm_store *store)
     egm_requester_encode_session_end(&store->requester, &connection->out, request);
     int r = egm_frame_send(connection->fd, &connection->out, deadline_ns);
     if (r == 0) {
-        r = egm_frame_expect(connection->fd, EGM_MSG_SESSION_END_REPLY, request, &connection->in, deadline_ns);
+        r = egm_frame_expect(connection->fd, EGM_MSG_SESSION_END_REPLY, request, &connection->in,
+                             deadline_ns);
     }
     egm_ignore(r, "the session then runs out by itself");
     egm_connection_release(connection);
@@ -282,7 +287,7 @@ static void destroy(struct egm_store *store)
 void egm_store_close(struct egm_store *store)
 {
     if (!store || atomic_load_explicit(&store->is_forked, memory_order_relaxed)) {
-        return; /* in a child the fds are closed already, and the rest belongs to threads that do not exist here */
+        return; /* in a child: fds are closed already, the rest belongs to threads that are gone */
     }
     pthread_mutex_lock(&store->lock);
     atomic_store_explicit(&store->is_closing, true, memory_order_relaxed);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/internal.h"
-
 #include "base/alloc.h"
 #include "base/assert.h"
+
+#include "client/internal.h"
 
 #include <errno.h>
 
@@ -61,7 +61,8 @@ int egm_view_publish(struct egm_store *store, struct egm_layout_snapshot *layout
             egm_free(own);
             return -ENOMEM;
         }
-        *view = (struct egm_view){.ref_count = 1, .layout = egm_layout_ref(layout), .attachments = own};
+        *view =
+            (struct egm_view){.ref_count = 1, .layout = egm_layout_ref(layout), .attachments = own};
     }
     pthread_mutex_lock(&store->lock);
     for (uint32_t i = 0; layout && i < layout->provider_count; i++) {

@@ -271,7 +271,8 @@ void egm_request_wait(struct egm_master *m, struct egm_request *r, uint32_t obje
         uint32_t room = m->waiter_room ? m->waiter_room * 2 : 64;
         struct egm_waiter *grown = egm_realloc(m->waiters, room * sizeof *grown);
         if (!grown) {
-            return; /* the removal stands; only this answer may come before its acknowledgement */
+            r->is_unsure = true;
+            return;
         }
         m->waiters = grown;
         m->waiter_room = room;

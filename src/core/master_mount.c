@@ -233,10 +233,54 @@ void egm_mount_resolve(struct egm_master *m, uint64_t session)
 }
 
 /* ---- joining ---- */
+/* A writer of a mount that goes may still store there, and the same memory may come back: then as after a restart of
+ * the master, what it writes is a claim. False: no memory. */
+static bool keep_claim(struct egm_master *m, const struct egm_provider_state *p,
+                       struct egm_session_state *s, const struct egm_object *o,
+                       struct egm_object_replica *r)
+{
+    struct egm_claim *grown = egm_realloc(s->claims, (s->claim_count + 1) * sizeof *grown);
+    if (!grown) {
+        return false;
+    }
+    s->claims = grown;
+    struct egm_claim *claim = &grown[s->claim_count++];
+    *claim = (struct egm_claim){.write = {.generation = o->generation,
+                                          .provider = p->id,
+                                          .epoch = p->epoch,
+                                          .segment = m->mounts[r->mount].segment,
+                                          .extent_count = r->place_count}};
+    for (uint32_t i = 0; i < r->place_count; i++) {
+        struct egm_place place = egm_replica_places(r)[i];
+        claim->extents[i] = (struct egm_extent){.offset = place.at * EGM_SLOT,
+                                                .length = place.count * EGM_SLOT};
+    }
+    return true;
+}
+
+static void keep_claims(struct egm_master *m, uint32_t provider)
+{
+    for (uint32_t i = 0; i < m->session_room; i++) {
+        struct egm_session_state *s = &m->sessions[i];
+        for (uint32_t id = s->id ? s->first_write : EGM_NO_OBJECT; id != EGM_NO_OBJECT;) {
+            struct egm_object *o = egm_object_at(&m->directory, id);
+            id = o->next;
+            for (uint32_t k = 0; k < o->replica_count; k++) {
+                struct egm_object_replica *r = &egm_object_replicas(o)[k];
+                if (m->mounts[r->mount].provider == provider &&
+                    !keep_claim(m, &m->providers[provider], s, o, r)) {
+                    s->is_known = false; /* it has to say again what it writes */
+                }
+            }
+        }
+    }
+}
+
 static void retire(struct egm_master *m, uint32_t provider)
 {
     struct egm_provider_state *p = &m->providers[provider];
     egm_info("provider is gone name=%s epoch=%016llx", p->name, (unsigned long long)p->epoch);
+    keep_claims(m, provider);
     while (p->slot_count > 0) {
         remove_slot(m, p, p->slot_count - 1);
     }
@@ -655,6 +699,11 @@ void egm_provider_tick(struct egm_master *m)
             retire(m, i);
         } else if (p->peer != EGM_NONE && p->lease_next_ns <= m->now_ns) {
             send_lease(m, p);
+        }
+        for (uint32_t k = p->first_mount; p->id && k < p->first_mount + p->mount_count; k++) {
+            if (!m->mounts[k].is_placeable_once && m->mounts[k].unresolved == 0) {
+                resolve_mount(m, k); /* memory was out when it was due */
+            }
         }
     }
 }

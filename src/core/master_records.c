@@ -154,6 +154,8 @@ void egm_record_floor(struct egm_master *m, uint32_t tenant, struct egm_request 
         if (batch) {
             batch->floor_request = request;
             request->waiting++;
+        } else {
+            request->is_unsure = true;
         }
     }
 }

@@ -10,6 +10,7 @@
 
 #include "core/master_state.h"
 
+#include <errno.h>
 #include <string.h>
 
 #define WAIT_MS 10000u /* for a provider that is connected but does not answer */
@@ -49,6 +50,10 @@ static void remove_and_wait(struct egm_master *m, struct egm_request *r, uint32_
 /* The end of all three: parks until what was removed is recorded, then sends `reply`. */
 static enum egm_step finish(struct egm_master *m, struct egm_request *r)
 {
+    if (r->waiting == 0 && r->is_unsure) {
+        egm_request_fail(m, r, -ENOMEM, "the master is short of memory, ask again");
+        return EGM_STEP_DONE;
+    }
     if (r->waiting == 0) {
         egm_master_reply(m, r->peer, &r->reply, r->reply_begin);
         return EGM_STEP_DONE;

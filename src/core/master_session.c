@@ -27,7 +27,8 @@ uint32_t egm_session_find(const struct egm_master *m, uint64_t id)
 uint32_t egm_session_live(const struct egm_master *m, uint64_t id)
 {
     uint32_t slot = id ? egm_session_find(m, id) : EGM_NONE;
-    return slot != EGM_NONE && m->sessions[slot].is_live ? slot : EGM_NONE;
+    return slot != EGM_NONE && m->sessions[slot].is_live && m->sessions[slot].is_known ? slot
+                                                                                        : EGM_NONE;
 }
 
 int egm_session_new(struct egm_master *m, uint64_t id, uint32_t *ret_slot)
@@ -384,15 +385,18 @@ void egm_session_message(struct egm_master *m, uint32_t peer, const struct egm_f
 static void write_has_stopped(struct egm_master *m, uint32_t session, uint64_t generation)
 {
     struct egm_session_state *s = &m->sessions[session];
-    for (uint32_t i = 0; i < s->claim_count; i++) {
+    /* Copies of one object that an earlier master granted are claims, and objects, of their own. */
+    for (uint32_t i = s->claim_count; i-- > 0;) {
         if (s->claims[i].write.generation == generation) {
             s->claims[i] = s->claims[--s->claim_count];
-            break;
         }
     }
-    uint32_t id = egm_directory_find_generation(&m->directory, generation);
-    if (id != EGM_NO_OBJECT && egm_object_at(&m->directory, id)->session == session) {
-        egm_object_remove(m, id, false);
+    uint32_t next;
+    for (uint32_t id = s->first_write; id != EGM_NO_OBJECT; id = next) {
+        next = egm_object_at(&m->directory, id)->next;
+        if (egm_object_at(&m->directory, id)->generation == generation) {
+            egm_object_remove(m, id, false);
+        }
     }
 }
 

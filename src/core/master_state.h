@@ -154,6 +154,7 @@ struct egm_request {
     uint64_t result;          /* REMOVE_*: objects removed so far */
     uint64_t wait_generation; /* REMOVE*: newest generation that must be acknowledged */
     uint32_t waiting;         /* removals not yet acknowledged */
+    bool is_unsure; /* memory was out: some removal is not waited for, so success must not be told */
     uint8_t flags;
     struct egm_buf reply; /* frame under construction */
     size_t reply_begin;
@@ -248,7 +249,7 @@ void egm_session_end_message(struct egm_master *m, uint32_t peer, const struct e
                              struct egm_cursor cursor);
 void egm_suspect_message(struct egm_master *m, struct egm_cursor cursor);
 uint32_t egm_session_find(const struct egm_master *m, uint64_t id); /* live or not; EGM_NONE */
-/* Live session of that id, or EGM_NONE. */
+/* Live session of that id that has said what it writes, or EGM_NONE. */
 uint32_t egm_session_live(const struct egm_master *m, uint64_t id);
 void egm_session_tick(struct egm_master *m);
 EGM_MUST_CHECK int egm_session_new(struct egm_master *m, uint64_t id, uint32_t *ret_slot);

@@ -15,14 +15,14 @@
 
 /* Generations in one PING: what does not fit goes with the next. */
 #define REPORT_MAX 4096u
-/* Stopped generations kept: beyond that they are forgotten, and reported when the master revokes them (an unknown
- * generation counts as stopped). */
+/* Stopped generations kept: beyond that they are forgotten, and reported when the master revokes
+ * them (an unknown generation counts as stopped). */
 #define STOPPED_MAX 65536u
 /* A master that grants longer is not believed: nobody would notice its death in time. */
 #define TTL_MAX_MS (3600u * 1000u)
 
-void egm_requester_init(struct egm_requester *r, uint64_t session, uint64_t host, uint32_t pid, const char *name,
-                        const char *tenant)
+void egm_requester_init(struct egm_requester *r, uint64_t session, uint64_t host, uint32_t pid,
+                        const char *name, const char *tenant)
 {
     EGM_ASSERT(strlen(name) < sizeof(r->name) && strlen(tenant) < sizeof(r->tenant));
     *r = (struct egm_requester){.session = session, .host = host, .pid = pid, .next_op = 1};
@@ -119,8 +119,8 @@ static int head_status(int32_t status)
     return status > 0 ? EGM_E_PROTO : egm_status_from_wire(status);
 }
 
-int egm_requester_take_session_reply(struct egm_requester *r, const void *payload, size_t size, uint64_t instance,
-                                     uint64_t sent_ns)
+int egm_requester_take_session_reply(struct egm_requester *r, const void *payload, size_t size,
+                                     uint64_t instance, uint64_t sent_ns)
 {
     struct egm_cursor cursor = egm_cursor_of(payload, size);
     struct egm_session_reply reply;
@@ -207,7 +207,8 @@ static void revoke(struct egm_requester *r, uint64_t generation)
     }
 }
 
-int egm_requester_take_ping_reply(struct egm_requester *r, const void *payload, size_t size, uint64_t sent_ns)
+int egm_requester_take_ping_reply(struct egm_requester *r, const void *payload, size_t size,
+                                  uint64_t sent_ns)
 {
     struct egm_cursor cursor = egm_cursor_of(payload, size);
     struct egm_ping_reply reply;
@@ -243,7 +244,8 @@ int egm_requester_take_ping_reply(struct egm_requester *r, const void *payload, 
 
 /* ---- small requests ---- */
 
-void egm_requester_encode_layout(const struct egm_requester *r, struct egm_buf *buf, uint64_t request)
+void egm_requester_encode_layout(const struct egm_requester *r, struct egm_buf *buf,
+                                 uint64_t request)
 {
     struct egm_layout head = {.session = r->session};
     size_t begin = egm_frame_begin(buf, EGM_MSG_LAYOUT, request);
@@ -252,7 +254,8 @@ void egm_requester_encode_layout(const struct egm_requester *r, struct egm_buf *
     egm_frame_end(buf, begin);
 }
 
-void egm_requester_encode_session_end(const struct egm_requester *r, struct egm_buf *buf, uint64_t request)
+void egm_requester_encode_session_end(const struct egm_requester *r, struct egm_buf *buf,
+                                      uint64_t request)
 {
     struct egm_session_end head = {.session = r->session};
     size_t begin = egm_frame_begin(buf, EGM_MSG_SESSION_END, request);
@@ -261,7 +264,8 @@ void egm_requester_encode_session_end(const struct egm_requester *r, struct egm_
     egm_frame_end(buf, begin);
 }
 
-void egm_requester_encode_suspect(const struct egm_requester *r, struct egm_buf *buf, uint32_t mount, uint32_t seconds)
+void egm_requester_encode_suspect(const struct egm_requester *r, struct egm_buf *buf,
+                                  uint32_t mount, uint32_t seconds)
 {
     struct egm_suspect head = {.session = r->session, .mount = mount, .seconds = seconds};
     size_t begin = egm_frame_begin(buf, EGM_MSG_SUSPECT, 0);
@@ -270,21 +274,23 @@ void egm_requester_encode_suspect(const struct egm_requester *r, struct egm_buf 
     egm_frame_end(buf, begin);
 }
 
-void egm_requester_encode_mismatch(const struct egm_requester *r, struct egm_buf *buf, uint64_t generation,
-                                   struct egm_key key)
+void egm_requester_encode_mismatch(const struct egm_requester *r, struct egm_buf *buf,
+                                   uint64_t generation, struct egm_key key)
 {
     struct egm_mismatch head = {.session = r->session, .generation = generation, .key_count = 1};
     struct egm_key_writer writer = {0};
     size_t begin = egm_frame_begin(buf, EGM_MSG_MISMATCH, 0);
 
     egm_put_mismatch(buf, &head);
-    egm_ignore(egm_put_key(&writer, buf, key.data, key.size), "the master took this key before; a full buffer remembers");
+    egm_ignore(egm_put_key(&writer, buf, key.data, key.size),
+               "the master took this key before; a full buffer remembers");
     egm_frame_end(buf, begin);
 }
 
 /* ---- open writes ---- */
 
-int egm_requester_may_write(const struct egm_requester *r, const struct egm_writing *write, uint64_t now_ns)
+int egm_requester_may_write(const struct egm_requester *r, const struct egm_writing *write,
+                            uint64_t now_ns)
 {
     return write->state == EGM_WRITE_OPEN && now_ns < r->valid_until_ns ? 0 : EGM_E_STALE;
 }
@@ -295,9 +301,11 @@ void egm_requester_mark(const struct egm_requester *r, struct egm_write_set *set
     set->denied_mark = r->denied_count;
 }
 
-static bool is_denied(const struct egm_requester *r, const struct egm_write_set *set, uint64_t generation)
+static bool is_denied(const struct egm_requester *r, const struct egm_write_set *set,
+                      uint64_t generation)
 {
-    if (set->session_mark != r->session_count || r->denied_count - set->denied_mark > EGM_DENIED_KEPT) {
+    if (set->session_mark != r->session_count ||
+        r->denied_count - set->denied_mark > EGM_DENIED_KEPT) {
         return true;
     }
     for (uint64_t i = set->denied_mark; i < r->denied_count; i++) {
@@ -316,6 +324,7 @@ void egm_requester_open_writes(struct egm_requester *r, struct egm_write_set *se
         }
     }
     egm_list_push_back(&r->write_sets, &set->link);
+    set->is_open = true;
 }
 
 void egm_requester_stop_write(struct egm_requester *r, struct egm_writing *write)
@@ -332,6 +341,7 @@ void egm_requester_stop_write(struct egm_requester *r, struct egm_writing *write
 void egm_requester_close_writes(struct egm_requester *r, struct egm_write_set *set, bool is_ended)
 {
     egm_list_remove(&set->link);
+    set->is_open = false;
     for (size_t i = 0; !is_ended && i < set->count; i++) {
         report_stopped(r, set->writes[i].generation);
     }
@@ -362,7 +372,9 @@ static enum patience patience_for(int code)
         return GONE;
     default:
         /* -errno of a socket call; the kernel's other word for "no memory" is ours. */
-        return code < 0 && code > -4096 && code != -ENOMEM && code != -EMFILE && code != -ENFILE ? GONE : FINAL;
+        return code < 0 && code > -4096 && code != -ENOMEM && code != -EMFILE && code != -ENFILE
+                   ? GONE
+                   : FINAL;
     }
 }
 
@@ -399,7 +411,9 @@ int egm_retry_decide(struct egm_retry *retry, int code, uint64_t now_ns, uint64_
         }
         break;
     }
-    retry->delay_ms = retry->delay_ms == 0 ? first_ms : (uint32_t)egm_min_u64(retry->delay_ms * UINT64_C(2), last_ms);
+    retry->delay_ms = retry->delay_ms == 0
+                          ? first_ms
+                          : (uint32_t)egm_min_u64(retry->delay_ms * UINT64_C(2), last_ms);
     uint64_t at_ns = now_ns + retry->delay_ms * NS_PER_MS;
     if (at_ns >= retry->deadline_ns) {
         return code == EGM_E_NOT_FOUND || code == EGM_E_AGAIN ? EGM_E_TIMEOUT : code;

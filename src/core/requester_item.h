@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One object of a batch call, as the operations of requester.h carry it. Apart from those, because the public API's files
- * fill it and know no wire records. */
+/* One object of a batch call, as the operations of requester.h carry it. Apart from those, because
+ * the public API's files fill it and know no wire records. */
 #ifndef EGM_CORE_REQUESTER_ITEM_H
 #define EGM_CORE_REQUESTER_ITEM_H
 
@@ -36,13 +36,13 @@ struct egm_op_item {
     uint8_t place_count;
     uint8_t place_tried; /* get: bit per place */
     uint8_t attempt_count;
-    uint8_t state;  /* enum egm_item_state */
+    uint8_t state;   /* enum egm_item_state */
     int copy_status; /* put: the first failure of its places; get: the last one */
 };
 
 /* An item to be asked for. */
-static inline void egm_op_item_init(struct egm_op_item *item, struct egm_key key, const struct iovec *iov,
-                                    size_t iov_count, uint64_t size)
+static inline void egm_op_item_init(struct egm_op_item *item, struct egm_key key,
+                                    const struct iovec *iov, size_t iov_count, uint64_t size)
 {
     *item = (struct egm_op_item){
         .key = key, .iov = iov, .iov_count = iov_count, .size = size, .result = EGM_RESULT_PENDING};

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layout snapshots: one block {struct, providers, mounts, texts}, sized by a first walk over the reply that checks it
- * whole, filled by a second. */
-#include "core/requester.h"
-
+/* Layout snapshots: one block {struct, providers, mounts, texts}, sized by a first walk over the
+ * reply that checks it whole, filled by a second. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
 
+#include "core/requester.h"
 #include "wire/status.h"
 
 #include <errno.h>
@@ -35,11 +34,13 @@ static int measure(struct egm_cursor cursor, uint32_t provider_count, struct siz
     for (uint32_t i = 0; i < provider_count && !cursor.failed; i++) {
         struct egm_provider_info info;
         egm_take_provider_info(&cursor, &info);
-        if (cursor.failed || !is_text(info.name) || !is_text(info.unix_path) || !is_text(info.data_address) ||
+        if (cursor.failed || !is_text(info.name) || !is_text(info.unix_path) ||
+            !is_text(info.data_address) ||
             !egm_cursor_expect(&cursor, info.mount_count, MOUNT_BYTES, EGM_MAX_SEGMENTS)) {
             return EGM_E_PROTO;
         }
-        sizes.text_bytes += (size_t)info.name.size + info.unix_path.size + info.data_address.size + 3;
+        sizes.text_bytes +=
+            (size_t)info.name.size + info.unix_path.size + info.data_address.size + 3;
         sizes.mount_count += info.mount_count;
         egm_ignore((int)egm_take_bytes(&cursor, info.mount_count * MOUNT_BYTES).size, "skipped");
     }
@@ -69,24 +70,28 @@ static void fill(struct egm_layout_snapshot *layout, struct egm_cursor *cursor, 
     for (uint32_t i = 0; i < layout->provider_count; i++) {
         struct egm_provider_info info;
         egm_take_provider_info(cursor, &info);
-        layout->providers[i] = (struct egm_layout_provider){.provider = info.provider,
-                                                            .epoch = info.epoch,
-                                                            .host = info.host,
-                                                            .state = info.state,
-                                                            .name = keep_text(&text, info.name),
-                                                            .unix_path = keep_text(&text, info.unix_path),
-                                                            .data_address = keep_text(&text, info.data_address)};
+        layout->providers[i] =
+            (struct egm_layout_provider){.provider = info.provider,
+                                         .epoch = info.epoch,
+                                         .host = info.host,
+                                         .state = info.state,
+                                         .name = keep_text(&text, info.name),
+                                         .unix_path = keep_text(&text, info.unix_path),
+                                         .data_address = keep_text(&text, info.data_address)};
         for (uint32_t m = 0; m < info.mount_count; m++) {
             struct egm_mount_info mount;
             egm_take_mount_info(cursor, &mount);
-            layout->mounts[mount_count++] = (struct egm_layout_mount){
-                .mount = mount.mount, .segment = mount.segment, .size = mount.size, .provider_index = i};
+            layout->mounts[mount_count++] = (struct egm_layout_mount){.mount = mount.mount,
+                                                                      .segment = mount.segment,
+                                                                      .size = mount.size,
+                                                                      .provider_index = i};
         }
     }
 }
 
-static int by_mount(const void *a, const void *b)
+static int by_mount(const void *a, const void *b, void *unused)
 {
+    (void)unused;
     uint32_t x = ((const struct egm_layout_mount *)a)->mount;
     uint32_t y = ((const struct egm_layout_mount *)b)->mount;
 
@@ -103,7 +108,8 @@ static bool has_twins(const struct egm_layout_snapshot *layout)
     return false;
 }
 
-int egm_layout_parse(const void *payload, size_t size, uint64_t instance, struct egm_layout_snapshot **ret_layout)
+int egm_layout_parse(const void *payload, size_t size, uint64_t instance,
+                     struct egm_layout_snapshot **ret_layout)
 {
     struct egm_cursor cursor = egm_cursor_of(payload, size);
     struct egm_layout_reply reply;
@@ -138,7 +144,7 @@ int egm_layout_parse(const void *payload, size_t size, uint64_t instance, struct
     layout->providers = (struct egm_layout_provider *)(void *)(block + providers_at);
     layout->mounts = (struct egm_layout_mount *)(void *)(block + mounts_at);
     fill(layout, &cursor, block + text_at);
-    qsort(layout->mounts, layout->mount_count, sizeof(*layout->mounts), by_mount);
+    qsort_r(layout->mounts, layout->mount_count, sizeof(*layout->mounts), by_mount, NULL);
     if (has_twins(layout)) {
         egm_layout_unref(layout);
         return EGM_E_PROTO;
@@ -156,13 +162,15 @@ struct egm_layout_snapshot *egm_layout_ref(struct egm_layout_snapshot *layout)
 
 void egm_layout_unref(struct egm_layout_snapshot *layout)
 {
-    /* acq_rel: release pairs with the acquire of whoever drops the last one and frees what all have read */
+    /* acq_rel: release pairs with the acquire of whoever drops the last one and frees what all have
+     * read */
     if (layout && atomic_fetch_sub_explicit(&layout->ref_count, 1, memory_order_acq_rel) == 1) {
         egm_free(layout);
     }
 }
 
-const struct egm_layout_mount *egm_layout_find(const struct egm_layout_snapshot *layout, uint32_t mount)
+const struct egm_layout_mount *egm_layout_find(const struct egm_layout_snapshot *layout,
+                                               uint32_t mount)
 {
     uint32_t low = 0;
     uint32_t high = layout->mount_count;
@@ -175,5 +183,6 @@ const struct egm_layout_mount *egm_layout_find(const struct egm_layout_snapshot 
             high = middle;
         }
     }
-    return low < layout->mount_count && layout->mounts[low].mount == mount ? &layout->mounts[low] : NULL;
+    return low < layout->mount_count && layout->mounts[low].mount == mount ? &layout->mounts[low]
+                                                                           : NULL;
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/requester.h"
-
 #include "base/assert.h"
 #include "base/checked.h"
 
+#include "core/requester.h"
 #include "wire/keys.h"
 #include "wire/status.h"
 
@@ -26,8 +25,8 @@ static int put_keys(struct egm_buf *buf, size_t begin, const struct egm_key *key
     return buf->failed;
 }
 
-int egm_exist_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_t request, uint8_t flags,
-                     const struct egm_key *keys, size_t count)
+int egm_exist_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_t request,
+                     uint8_t flags, const struct egm_key *keys, size_t count)
 {
     struct egm_exist head = {.session = r->session, .flags = flags, .key_count = (uint32_t)count};
     size_t begin = egm_frame_begin(buf, EGM_MSG_EXIST, request);
@@ -36,8 +35,8 @@ int egm_exist_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_
     return put_keys(buf, begin, keys, count);
 }
 
-int egm_prefix_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_t request, const struct egm_key *keys,
-                      size_t count)
+int egm_prefix_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_t request,
+                      const struct egm_key *keys, size_t count)
 {
     struct egm_prefix head = {.session = r->session, .key_count = (uint32_t)count};
     size_t begin = egm_frame_begin(buf, EGM_MSG_PREFIX, request);
@@ -46,8 +45,8 @@ int egm_prefix_encode(const struct egm_requester *r, struct egm_buf *buf, uint64
     return put_keys(buf, begin, keys, count);
 }
 
-int egm_query_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_t request, const struct egm_key *keys,
-                     size_t count)
+int egm_query_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_t request,
+                     const struct egm_key *keys, size_t count)
 {
     struct egm_get_start head = {.session = r->session, .key_count = (uint32_t)count};
     size_t begin = egm_frame_begin(buf, EGM_MSG_GET_START, request);
@@ -56,8 +55,8 @@ int egm_query_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_
     return put_keys(buf, begin, keys, count);
 }
 
-int egm_remove_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_t request, uint8_t flags,
-                      const struct egm_key *keys, size_t count)
+int egm_remove_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_t request,
+                      uint8_t flags, const struct egm_key *keys, size_t count)
 {
     struct egm_remove head = {.session = r->session, .flags = flags, .key_count = (uint32_t)count};
     size_t begin = egm_frame_begin(buf, EGM_MSG_REMOVE, request);
@@ -66,7 +65,8 @@ int egm_remove_encode(const struct egm_requester *r, struct egm_buf *buf, uint64
     return put_keys(buf, begin, keys, count);
 }
 
-void egm_remove_all_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_t request, uint8_t flags)
+void egm_remove_all_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_t request,
+                           uint8_t flags)
 {
     struct egm_remove_all head = {.session = r->session, .flags = flags};
     size_t begin = egm_frame_begin(buf, EGM_MSG_REMOVE_ALL, request);
@@ -75,8 +75,8 @@ void egm_remove_all_encode(const struct egm_requester *r, struct egm_buf *buf, u
     egm_frame_end(buf, begin);
 }
 
-void egm_remove_matching_encode(const struct egm_requester *r, struct egm_buf *buf, uint64_t request, uint8_t flags,
-                                const char *pattern)
+void egm_remove_matching_encode(const struct egm_requester *r, struct egm_buf *buf,
+                                uint64_t request, uint8_t flags, const char *pattern)
 {
     struct egm_remove_matching head = {
         .session = r->session, .flags = flags, .pattern = egm_bytes_of(pattern, strlen(pattern))};
@@ -149,8 +149,8 @@ int egm_results_parse(const void *payload, size_t size, size_t count, int *resul
     return 0;
 }
 
-int egm_count_parse(const void *payload, size_t size, uint64_t max, uint64_t *ret_count, char *reason,
-                    size_t reason_size)
+int egm_count_parse(const void *payload, size_t size, uint64_t max, uint64_t *ret_count,
+                    char *reason, size_t reason_size)
 {
     struct egm_cursor cursor = egm_cursor_of(payload, size);
     struct egm_count_reply reply;
@@ -218,7 +218,8 @@ int egm_query_parse(const void *payload, size_t size, size_t count, struct egm_f
     if (reply.status != 0) {
         return refused(&cursor, reply.status);
     }
-    if (reply.count != count || !egm_cursor_expect(&cursor, count, ENTRY_BYTES, EGM_MAX_BATCH_KEYS)) {
+    if (reply.count != count ||
+        !egm_cursor_expect(&cursor, count, ENTRY_BYTES, EGM_MAX_BATCH_KEYS)) {
         return EGM_E_PROTO;
     }
     for (size_t i = 0; i < count; i++) {

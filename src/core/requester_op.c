@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Passes, windows, requests and answers of put and get: the drawing is in requester.h.
  *
- * A window is built when the one before is finished, and stays as it is until its items have results or go to the next
- * pass: a request that failed on the way is sent again for the same items. */
-#include "core/requester.h"
-
+ * A window is built when the one before is finished, and stays as it is until its items have
+ * results or go to the next pass: a request that failed on the way is sent again for the same
+ * items. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
 
+#include "core/requester.h"
 #include "wire/keys.h"
 #include "wire/status.h"
 
@@ -20,7 +20,8 @@
 #define REPLICA_BYTES 5u
 #define EXTENT_BYTES 16u
 
-/* How often one item is asked for. The third try meets a pool that changes faster than we can copy, or is broken. */
+/* How often one item is asked for. The third try meets a pool that changes faster than we can copy,
+ * or is broken. */
 #define ATTEMPTS_MAX 3u
 
 #define NS_PER_MS UINT64_C(1000000)
@@ -60,12 +61,14 @@ static void finish_retries(struct egm_op *op, int code)
 {
     for (size_t i = 0; i < op->count; i++) {
         if (op->items[i].state == EGM_ITEM_RETRY) {
-            egm_op_item_finish(&op->items[i], op->items[i].copy_status < 0 ? op->items[i].copy_status : code);
+            egm_op_item_finish(&op->items[i],
+                               op->items[i].copy_status < 0 ? op->items[i].copy_status : code);
         }
     }
 }
 
-static void wait_until(struct egm_op *op, enum egm_op_step resume, uint64_t at_ns, bool wants_layout)
+static void wait_until(struct egm_op *op, enum egm_op_step resume, uint64_t at_ns,
+                       bool wants_layout)
 {
     op->resume = resume;
     op->wait_until_ns = at_ns;
@@ -122,7 +125,8 @@ static bool is_worth_a_retry(int code)
 /* Asks for the item once more in the next pass, or decides it. */
 static void retry_item(struct egm_op *op, struct egm_op_item *item, int code)
 {
-    bool is_waiting = code == EGM_E_AGAIN || code == EGM_E_NOT_READY; /* bounded by time, not by count */
+    bool is_waiting =
+        code == EGM_E_AGAIN || code == EGM_E_NOT_READY; /* bounded by time, not by count */
 
     if (!is_worth_a_retry(code) || (!is_waiting && ++item->attempt_count >= ATTEMPTS_MAX)) {
         egm_op_item_finish(item, code);
@@ -134,8 +138,8 @@ static void retry_item(struct egm_op *op, struct egm_op_item *item, int code)
     op->retry_code = code;
 }
 
-void egm_op_init(struct egm_op *op, bool is_put, struct egm_op_item *items, size_t count, uint64_t deadline_ns,
-                 uint64_t gone_since_ns)
+void egm_op_init(struct egm_op *op, bool is_put, struct egm_op_item *items, size_t count,
+                 uint64_t deadline_ns, uint64_t gone_since_ns)
 {
     /* Not all of it: the window is filled before it is read. */
     op->items = items;
@@ -164,7 +168,7 @@ void egm_op_init(struct egm_op *op, bool is_put, struct egm_op_item *items, size
 
 void egm_op_release(struct egm_op *op)
 {
-    EGM_ASSERT(!egm_link_is_listed(&op->set.link));
+    EGM_ASSERT(!op->set.is_open);
     egm_free(op->places);
     egm_free(op->extents);
     egm_free(op->writes);
@@ -201,7 +205,8 @@ void egm_op_resume(struct egm_op *op)
 
 bool egm_op_is_end_due(const struct egm_op *op)
 {
-    return op->step == EGM_OP_COPY || op->step == EGM_OP_END || (op->step == EGM_OP_WAIT && op->resume == EGM_OP_END);
+    return op->step == EGM_OP_COPY || op->step == EGM_OP_END ||
+           (op->step == EGM_OP_WAIT && op->resume == EGM_OP_END);
 }
 
 /* ---- requests ---- */
@@ -224,8 +229,9 @@ static void put_keys(const struct egm_op *op, struct egm_buf *buf)
     }
 }
 
-int egm_put_encode_ask(struct egm_op *op, const struct egm_requester *r, const struct egm_put_params *params,
-                       struct egm_buf *buf, uint64_t request, uint64_t now_ns)
+int egm_put_encode_ask(struct egm_op *op, const struct egm_requester *r,
+                       const struct egm_put_params *params, struct egm_buf *buf, uint64_t request,
+                       uint64_t now_ns)
 {
     struct egm_put_start head = {.session = r->session,
                                  .deadline_ms = deadline_ms(op, now_ns),
@@ -240,8 +246,8 @@ int egm_put_encode_ask(struct egm_op *op, const struct egm_requester *r, const s
 
     egm_put_put_start(buf, &head);
     for (size_t i = 0; i < params->preferred_count; i++) {
-        struct egm_name name = {.text =
-                                    egm_bytes_of(params->preferred_names[i], strlen(params->preferred_names[i]))};
+        struct egm_name name = {
+            .text = egm_bytes_of(params->preferred_names[i], strlen(params->preferred_names[i]))};
         egm_put_name(buf, &name);
     }
     for (size_t i = 0; i < op->window_count; i++) {
@@ -257,8 +263,8 @@ int egm_put_encode_ask(struct egm_op *op, const struct egm_requester *r, const s
     return buf->failed;
 }
 
-int egm_get_encode_ask(struct egm_op *op, const struct egm_requester *r, uint64_t op_id, struct egm_buf *buf,
-                       uint64_t request, uint64_t now_ns)
+int egm_get_encode_ask(struct egm_op *op, const struct egm_requester *r, uint64_t op_id,
+                       struct egm_buf *buf, uint64_t request, uint64_t now_ns)
 {
     struct egm_get_start head = {.session = r->session,
                                  .op = op_id,
@@ -314,7 +320,8 @@ static int reserve(struct egm_op *op, size_t payload_size)
 static bool is_extent_sane(const struct egm_extent *extent)
 {
     return extent->length > 0 && extent->length % EGM_SLOT == 0 && extent->offset % EGM_SLOT == 0 &&
-           extent->offset < EGM_MAX_SEGMENT_BYTES && extent->length <= EGM_MAX_SEGMENT_BYTES - extent->offset;
+           extent->offset < EGM_MAX_SEGMENT_BYTES &&
+           extent->length <= EGM_MAX_SEGMENT_BYTES - extent->offset;
 }
 
 /* Reads one replica into the next place; its extents must hold `size` bytes. */
@@ -337,12 +344,13 @@ static bool take_place(struct egm_op *op, struct egm_cursor *cursor, uint64_t si
         room += extents[i].length; /* 16 * 2^44 at most */
     }
     op->extent_count += replica.extent_count;
-    op->places[op->place_count++] =
-        (struct egm_place){.mount = replica.mount, .extents = extents, .extent_count = replica.extent_count};
+    op->places[op->place_count++] = (struct egm_place){
+        .mount = replica.mount, .extents = extents, .extent_count = replica.extent_count};
     return room >= size;
 }
 
-/* Reads one entry into its item's fields; statuses are applied only when the whole answer has been read (O5). */
+/* Reads one entry into its item's fields; statuses are applied only when the whole answer has been
+ * read (O5). */
 static bool take_entry(struct egm_op *op, struct egm_cursor *cursor, struct egm_op_item *item)
 {
     struct egm_entry entry;
@@ -388,7 +396,8 @@ static int take_all(struct egm_op *op, const void *payload, size_t size)
     if (reply.status != 0) {
         return egm_cursor_end(&cursor) < 0 ? EGM_E_PROTO : egm_status_from_wire(reply.status);
     }
-    if (reply.count != op->window_count || !egm_cursor_expect(&cursor, reply.count, ENTRY_BYTES, EGM_WINDOW_KEYS)) {
+    if (reply.count != op->window_count ||
+        !egm_cursor_expect(&cursor, reply.count, ENTRY_BYTES, EGM_WINDOW_KEYS)) {
         return EGM_E_PROTO;
     }
     for (size_t i = 0; i < op->window_count; i++) {
@@ -451,8 +460,8 @@ static void list_writes(struct egm_op *op)
 {
     for (size_t i = 0; i < op->window_count; i++) {
         const struct egm_op_item *item = &op->items[op->window[i]];
-        for (uint32_t p = item->first_place; item->state == EGM_ITEM_GRANTED && p < item->first_place + item->place_count;
-             p++) {
+        for (uint32_t p = item->first_place;
+             item->state == EGM_ITEM_GRANTED && p < item->first_place + item->place_count; p++) {
             const struct egm_place *place = &op->places[p];
             op->writes[p] = (struct egm_writing){.generation = item->generation,
                                                  .provider = place->provider,
@@ -467,8 +476,8 @@ static void list_writes(struct egm_op *op)
     op->set.count = op->place_count;
 }
 
-int egm_op_take_answer(struct egm_op *op, const void *payload, size_t size, const struct egm_layout_snapshot *layout,
-                       uint64_t instance, uint64_t now_ns)
+int egm_op_take_answer(struct egm_op *op, const void *payload, size_t size,
+                       const struct egm_layout_snapshot *layout, uint64_t instance, uint64_t now_ns)
 {
     EGM_ASSERT(op->step == EGM_OP_ASK);
     int r = reserve(op, size);
@@ -516,7 +525,8 @@ void egm_put_copied(struct egm_op *op, struct egm_op_item *item, int status, uin
 
 void egm_get_copied(struct egm_op *op, struct egm_op_item *item, unsigned place, int status)
 {
-    EGM_ASSERT(op->step == EGM_OP_COPY && item->state == EGM_ITEM_GRANTED && place < item->place_count);
+    EGM_ASSERT(op->step == EGM_OP_COPY && item->state == EGM_ITEM_GRANTED &&
+               place < item->place_count);
     item->place_tried |= (uint8_t)(1u << place);
     if (status == 0) {
         egm_op_item_finish(item, (int64_t)item->object_size);
@@ -527,7 +537,8 @@ void egm_get_copied(struct egm_op *op, struct egm_op_item *item, unsigned place,
     if (item->copy_status != EGM_E_CHECKSUM) {
         item->copy_status = status;
     }
-    if (status == EGM_E_TIMEOUT || status == EGM_E_CLOSED || status == EGM_E_INVALID || status == -ENOMEM) {
+    if (status == EGM_E_TIMEOUT || status == EGM_E_CLOSED || status == EGM_E_INVALID ||
+        status == -ENOMEM) {
         egm_op_item_finish(item, status);
     }
 }
@@ -546,7 +557,8 @@ void egm_op_copy_done(struct egm_op *op)
 
 /* ---- ending ---- */
 
-int egm_put_encode_end(struct egm_op *op, const struct egm_requester *r, struct egm_buf *buf, uint64_t request)
+int egm_put_encode_end(struct egm_op *op, const struct egm_requester *r, struct egm_buf *buf,
+                       uint64_t request)
 {
     struct egm_put_end head = {.session = r->session, .count = (uint32_t)op->granted_count};
     size_t begin = egm_frame_begin(buf, EGM_MSG_PUT_END, request);
@@ -583,7 +595,8 @@ static void apply_end(struct egm_op *op, struct egm_op_item *item, int status)
         egm_op_item_finish(item, 0);
         egm_retry_reset(&op->retry);
     } else {
-        /* The master does not have this write (any more): it was revoked, or another master reigns. */
+        /* The master does not have this write (any more): it was revoked, or another master
+         * reigns. */
         retry_item(op, item, status == EGM_E_NOT_FOUND ? EGM_E_STALE : status);
     }
 }

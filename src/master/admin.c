@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The HTTP thread. Its side of the model is in admin.h.
  *
- * Lock: `lock` guards the list, the jobs' state while they are posted, and is_closed. A job's other fields change hands with
- * its state: the HTTP thread's while it is in no list or DONE, the loop's while RUNNING.
+ * Lock: `lock` guards the list, the jobs' state while they are posted, and is_closed. A job's other
+ * fields change hands with its state: the HTTP thread's while it is in no list or DONE, the loop's
+ * while RUNNING.
  *
- * Strangers. The thread serves CONNECTIONS_MAX connections of MEMORY_PER_CONNECTION each and drops those that say nothing
- * for IDLE_S; it answers one at a time, which bounds what the loop is asked at once to one job. */
+ * Strangers. The thread serves CONNECTIONS_MAX connections of MEMORY_PER_CONNECTION each and drops
+ * those that say nothing for IDLE_S; it answers one at a time, which bounds what the loop is asked
+ * at once to one job. */
 #include "master/admin.h"
 
 #include "base/alloc.h"

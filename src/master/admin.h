@@ -2,9 +2,10 @@
 /*
  * Admin HTTP: an own thread (libmicrohttpd's) that asks the loop.
  *
- * A request becomes a job on a list; the loop is woken, carries the job out and says so; the HTTP thread waits for that, at
- * most JOB_WAIT_MS. The core is never touched from here. A job that was not begun in time is taken back and the request is
- * answered with 503, so a busy loop costs a scraper its sample and nothing else.
+ * A request becomes a job on a list; the loop is woken, carries the job out and says so; the HTTP
+ * thread waits for that, at most JOB_WAIT_MS. The core is never touched from here. A job that was
+ * not begun in time is taken back and the request is answered with 503, so a busy loop costs a
+ * scraper its sample and nothing else.
  */
 #ifndef EGM_MASTER_ADMIN_H
 #define EGM_MASTER_ADMIN_H
@@ -53,7 +54,8 @@ struct egm_admin_job {
     } state;
 };
 
-/* Serves on listen_fd (taken on success). wake(arg) is called on the HTTP thread after a job was posted. */
+/* Serves on listen_fd (taken on success). wake(arg) is called on the HTTP thread after a job was
+ * posted. */
 EGM_MUST_CHECK int egm_admin_create(int listen_fd, void (*wake)(void *arg), void *arg,
                                     struct egm_admin **ret_admin, struct egm_detail *reterr);
 
@@ -61,7 +63,8 @@ EGM_MUST_CHECK int egm_admin_create(int listen_fd, void (*wake)(void *arg), void
 struct egm_admin_job *egm_admin_take(struct egm_admin *admin);
 void egm_admin_finish(struct egm_admin *admin, struct egm_admin_job *job);
 
-/* Fails posted jobs and ends the thread. NULL is allowed. @blocking for at most the time of one answer */
+/* Fails posted jobs and ends the thread. NULL is allowed. @blocking for at most the time of one
+ * answer */
 void egm_admin_destroy(struct egm_admin *admin);
 
 #endif

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The master's sockets: accepting, frames in, frames out, deadlines.
+ * The master's connections: frames in, frames out, deadlines.
  *
- * Input. A connection is read with two pieces at a time: the rest of the frame that is under way goes straight into its
- * payload (which the core takes, uncopied), what follows goes into one buffer of the daemon, and from there into frames.
- * What a turn has read and has no time for is kept in `held` and comes first the next time. The first bytes are compared
- * with the magic as they come, and before HELLO only a HELLO of at most MAX_HELLO bytes is waited for, so that a stranger
+ * Input. A connection is read with two pieces at a time: the rest of the frame that is under way
+ * goes straight into its payload (which the core takes, uncopied), what follows goes into one
+ * buffer of the daemon, and from there into frames. What a turn has read and has no time for is
+ * kept in `held` and comes first the next time. The first bytes are compared with the magic as they
+ * come, and before HELLO only a HELLO of at most MAX_HELLO bytes is waited for, so that a stranger
  * costs a few hundred bytes for at most HELLO_NS (B55).
  *
- * Output is gathered over a turn and sent at its end; a large reply is tried at once, so that it need not be copied. What
- * the kernel does not take waits for POLLOUT. A peer with PAUSE_BYTES of unread output is not read from; one that lets its
- * output lie for OUTPUT_NS, or makes it exceed OUT_MAX, is closed.
+ * Output is gathered over a turn and sent at its end; a large reply is tried at once, so that it
+ * need not be copied. What the kernel does not take waits for POLLOUT. A peer with PAUSE_BYTES of
+ * unread output is not read from; one that lets its output lie for OUTPUT_NS, or makes it exceed
+ * OUT_MAX, is closed.
  *
- * Closing has two steps, because the core may ask for it in the middle of an event: the connection leaves all lists for
- * `dying` at once, and at the turn's end the core is told and the handle is closed. Its struct lives until the handle's
- * close callback; its peer number is free before that, the core knows nothing of it any more.
+ * Closing has two steps, because the core may ask for it in the middle of an event: the connection
+ * leaves all lists for `dying` at once, and at the turn's end the core is told and the handle is
+ * closed. Its struct lives until the handle's close callback; its peer number is free before that,
+ * the core knows nothing of it any more.
  *
- * Bounds: max_connections in all; FRESH_MAX without HELLO, above which the oldest of them gives way to the newest, so that
- * silent strangers cannot keep others out.
+ * Accepting, and the bounds on how many there are: listeners.c.
  */
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -29,7 +31,6 @@
 #include "wire/messages.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -37,9 +38,6 @@
 
 #define HELLO_NS (5 * EGM_NS_PER_S)
 #define MAX_HELLO 4096u
-#define FRESH_MAX 2048u
-/* Accepts of one listener in one turn: about 10 us each. */
-#define ACCEPTS_A_TURN 8
 #define INPUT_SIZE 16384u
 /* Bytes of a large payload taken at a time: some 40 us. */
 #define PAYLOAD_STEP (256u << 10)
@@ -283,7 +281,8 @@ void egm_connections_flush(struct egm_master_daemon *d)
     struct egm_link turn;
     struct egm_link *link;
 
-    /* Those that are left with output wait for POLLOUT, or, after a full step, for the next turn. */
+    /* Those that are left with output wait for POLLOUT, or, after a full step, for the next turn.
+     */
     egm_list_init(&turn);
     while ((link = egm_list_pop_front(&d->dirty))) {
         struct egm_connection *c = egm_container_of(link, struct egm_connection, dirty);
@@ -370,7 +369,8 @@ static bool is_ours(const struct egm_connection *c)
     return memcmp(c->header, magic, egm_min_u64(c->header_have, sizeof(magic))) == 0;
 }
 
-/* Cuts bytes into frames and hands them over, until the turn's time is spent. Returns how many bytes were used. */
+/* Cuts bytes into frames and hands them over, until the turn's time is spent. Returns how many
+ * bytes were used. */
 static uint32_t feed(struct egm_connection *c, const uint8_t *data, uint32_t size,
                      uint64_t until_ns)
 {
@@ -497,7 +497,7 @@ void egm_connections_serve(struct egm_master_daemon *d, uint64_t until_ns)
     }
 }
 
-/* ---- accepting ---- */
+/* ---- the table ---- */
 
 static int grow_table(struct egm_master_daemon *d)
 {
@@ -522,7 +522,7 @@ static int grow_table(struct egm_master_daemon *d)
     return 0;
 }
 
-static int add_connection(struct egm_master_daemon *d, int fd)
+int egm_connection_add(struct egm_master_daemon *d, int fd)
 {
     if (d->free_count == 0 && grow_table(d) < 0) {
         return -ENOMEM;
@@ -561,94 +561,10 @@ static int add_connection(struct egm_master_daemon *d, int fd)
     return 0;
 }
 
-/* Out of files: one is given up so that the caller in the queue is turned away instead of waiting for ever. */
-static bool turn_away(struct egm_master_daemon *d, int listen_fd)
-{
-    int fd;
-
-    if (d->spare_fd < 0) {
-        return false;
-    }
-    close(d->spare_fd);
-    bool was_one = egm_net_accept(listen_fd, &fd) == 0;
-    if (was_one) {
-        close(fd);
-    }
-    d->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    return was_one;
-}
-
-static void refuse(struct egm_master_daemon *d, const char *why)
-{
-    d->refused_count++;
-    egm_log_gated(&d->refused_gate, EGM_LOG_ERROR,
-                  "connection refused reason=\"%s\" connections=%u limit=%u", why,
-                  d->connection_count, d->max_connections);
-}
-
-static void drop_oldest_fresh(struct egm_master_daemon *d)
+void egm_connection_drop_oldest(struct egm_master_daemon *d)
 {
     close_broken(egm_container_of(egm_list_first(&d->fresh), struct egm_connection, fresh),
                  "too many connections without HELLO");
-}
-
-bool egm_listener_accept(struct egm_master_daemon *d, struct egm_listener *listener)
-{
-    for (int i = 0; i < ACCEPTS_A_TURN; i++) {
-        int fd;
-        int r = egm_net_accept(listener->fd, &fd);
-        if (r == -EMFILE || r == -ENFILE) {
-            refuse(d, "too many open files, raise its limit (ulimit -n)");
-            return turn_away(d, listener->fd);
-        }
-        if (r < 0) {
-            if (r != -EAGAIN) {
-                egm_log_gated(&d->accept_gate, EGM_LOG_WARN, "accept failed err=\"%s\", continuing",
-                              strerror(-r));
-            }
-            return false;
-        }
-        d->accepted_count++;
-        if (d->connection_count >= d->max_connections) {
-            refuse(d, "too many connections");
-            close(fd);
-            continue;
-        }
-        r = add_connection(d, fd);
-        if (r < 0) {
-            refuse(d, "out of memory");
-            close(fd);
-        } else if (d->fresh_count > FRESH_MAX) {
-            drop_oldest_fresh(d);
-        }
-    }
-    return true;
-}
-
-static void on_listener(uv_poll_t *poll, int status, int events)
-{
-    struct egm_listener *listener = poll->data;
-
-    (void)status;
-    (void)events;
-    listener->is_ready = true;
-}
-
-void egm_listener_open(struct egm_master_daemon *d, struct egm_listener *listener)
-{
-    listener->daemon = d;
-    if (listener->fd < 0) {
-        return;
-    }
-    int r = uv_poll_init(&d->loop, &listener->poll, listener->fd);
-    if (r == 0) {
-        listener->poll.data = listener;
-        listener->is_open = true;
-        r = uv_poll_start(&listener->poll, UV_READABLE, on_listener);
-    }
-    if (r < 0) {
-        egm_error("cannot poll a listener err=\"%s\"", uv_strerror(r));
-    }
 }
 
 /* ---- deadlines ---- */

@@ -2,9 +2,10 @@
 /*
  * Life of the master's shell, and the turn. Model and rules T1..T4: shell.h.
  *
- * Ending. A signal or egm_master_daemon_stop wakes the loop; the next turn stops accepting and reading, hands the
- * providers' leases back and sends what is queued; when all of it is gone, or after STOP_WAIT_NS, every handle is closed
- * and the loop runs out. The signal handlers go first, so that a second signal has its default effect at once.
+ * Ending. A signal or egm_master_daemon_stop wakes the loop; the next turn stops accepting and
+ * reading, hands the providers' leases back and sends what is queued; when all of it is gone, or
+ * after STOP_WAIT_NS, every handle is closed and the loop runs out. The signal handlers go first,
+ * so that a second signal has its default effect at once.
  */
 #include "master/master_daemon.h"
 
@@ -31,9 +32,11 @@
 
 #define TICK_MS 20
 #define TICK_NS (TICK_MS * EGM_NS_PER_MS)
-/* What serving may take of a turn; with one window of the core behind it a turn stays below 300 us (DESIGN 5). */
+/* What serving may take of a turn; with one window of the core behind it a turn stays below 300 us
+ * (DESIGN 5). */
 #define TURN_BUDGET_NS UINT64_C(120000)
-/* Serving that took this much leaves no room for the core's parked requests in the same turn (T2). */
+/* Serving that took this much leaves no room for the core's parked requests in the same turn (T2).
+ */
 #define RUN_ROOM_NS UINT64_C(60000)
 /* A gap between ticks that is no longer the scheduler's noise (T3). */
 #define STALL_NS (200 * EGM_NS_PER_MS)
@@ -128,7 +131,8 @@ static void tick(struct egm_master_daemon *d)
         return;
     }
     if (gap_ns > STALL_NS && !d->is_stalled) {
-        /* what came meanwhile may not have been polled yet: the next turn sees it, reads it, and then judges */
+        /* what came meanwhile may not have been polled yet: the next turn sees it, reads it, and
+         * then judges */
         d->is_stalled = true;
         return;
     }

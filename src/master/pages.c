@@ -2,13 +2,14 @@
 /*
  * The admin port's pages, written on the loop thread.
  *
- * Every number is computed here from the core's owning structures (B114); per-segment series exist exactly for the segments
- * that are mounted while the page is written, so those of gone ones vanish by themselves (B115). Mooncake's metric names are
- * served where we have the same quantity; what has no meaning here is left out instead of shown as 0. Our own begin with
- * egmstore_.
+ * Every number is computed here from the core's owning structures (B114); per-segment series exist
+ * exactly for the segments that are mounted while the page is written, so those of gone ones vanish
+ * by themselves (B115). Mooncake's metric names are served where we have the same quantity; what
+ * has no meaning here is left out instead of shown as 0. Our own begin with egmstore_.
  *
- * Texts from outside (keys, names) are escaped for their place. In JSON, a key that is not UTF-8 is shown as if each byte
- * were a Latin-1 character. In /get_all_keys control bytes and '%' are percent-escaped, so that a line is one key.
+ * Texts from outside (keys, names) are escaped for their place. In JSON, a key that is not UTF-8 is
+ * shown as if each byte were a Latin-1 character. In /get_all_keys control bytes and '%' are
+ * percent-escaped, so that a line is one key.
  */
 #include "base/alloc.h"
 #include "base/assert.h"

@@ -10,7 +10,8 @@
 #include <pcre2.h>
 #include <stdio.h>
 
-/* Steps of one match: enough for two ".*" over a key of 200 bytes, a few hundred microseconds at worst. */
+/* Steps of one match: enough for two ".*" over a key of 200 bytes, a few hundred microseconds at
+ * worst. */
 #define REGEX_MATCH_LIMIT 50000
 /* Nested backtracking points. */
 #define REGEX_DEPTH_LIMIT 2000
@@ -47,7 +48,8 @@ int egm_regex_compile(const char *pattern, uint64_t *over_limit, struct egm_rege
         return -ENOMEM;
     }
     regex->over_limit = over_limit;
-    /* Without UTF: a key need not be valid UTF-8. \C would be harmless here; a callout needs a callback, there is none. */
+    /* Without UTF: a key need not be valid UTF-8. \C would be harmless here; a callout needs a
+     * callback, there is none. */
     regex->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, 0, &code, &place, NULL);
     if (!regex->code) {
         PCRE2_UCHAR reason[160] = "";

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the master's shell share. master_daemon.c: life and the turn; connections.c: sockets; admin.c: the HTTP
- * thread and its jobs; pages.c: what the jobs write.
+ * What the files of the master's shell share. master_daemon.c: life and the turn; listeners.c:
+ * accepting; connections.c: frames; admin.c: the HTTP thread and its jobs; pages.c: their texts.
  *
- * Threads: the loop thread owns everything here but struct egm_admin's marked fields. The HTTP thread only posts jobs.
+ * Threads: the loop thread owns everything here but struct egm_admin's marked fields. The HTTP
+ * thread only posts jobs.
  *
- * The turn. libuv's callbacks note what may be done and do nothing else; all work happens once per iteration in the check
- * phase, right after polling:
+ * The turn. libuv's callbacks note what may be done and do nothing else; all work happens once per
+ * iteration in the check phase, right after polling:
  *
- *      poll ──► [ turn: jobs · accept · serve connections · tick · core run · core flush · output · reap ] ──► poll
+ *   poll -> [ jobs, accept, serve connections, tick, core run, core flush, output, reap ] -> poll
  *
- *  T1  A turn serves connections round robin until TURN_BUDGET_NS is spent; who was not served stays at the front. Nobody
- *      starves, and no peer makes a turn long with many small frames.
- *  T2  The core goes on with parked requests once per turn, and not in a turn that serving has used up (then it is first in
- *      the next one), so that two windows of 1,024 keys never share a turn.
- *  T3  The core's clock ticks only behind input: after a gap of more than STALL_NS the turn polls once more, reads all that
- *      is there, and only then lets the core judge who was silent (B49).
- *  T4  While there is work left the idle handle runs, which makes the next poll return at once.
+ * T1  A turn serves connections round robin until TURN_BUDGET_NS is spent; who was not served stays
+ *     at the front. Nobody starves, and no peer makes a turn long with many small frames.
+ * T2  The core goes on with parked requests once per turn, and not in a turn that serving has used
+ *     up (then it comes first in the next one), so that two windows of 1,024 keys never share one.
+ * T3  The core's clock ticks only behind input: after a gap of more than STALL_NS the turn polls
+ *     once more, reads all that is there, and only then lets the core judge who was silent (B49).
+ * T4  While there is work left the idle handle runs, which makes the next poll return at once.
  */
 #ifndef EGM_MASTER_SHELL_H
 #define EGM_MASTER_SHELL_H
@@ -119,10 +120,16 @@ struct egm_master_daemon {
         is_stop_wanted; /* release in stop, acquire on the loop: nothing else is published by it */
 };
 
-/* ---- connections.c; loop thread ---- */
+/* ---- listeners.c; loop thread ---- */
 void egm_listener_open(struct egm_master_daemon *d, struct egm_listener *listener);
 /* Accepts a bounded number of waiting connections. True: more may wait. */
 bool egm_listener_accept(struct egm_master_daemon *d, struct egm_listener *listener);
+
+/* ---- connections.c; loop thread ---- */
+/* Takes fd on success. 0, -ENOMEM or what polling it fails with. */
+EGM_MUST_CHECK int egm_connection_add(struct egm_master_daemon *d, int fd);
+/* Closes the one that has been without HELLO for longest. Pre: fresh_count > 0. */
+void egm_connection_drop_oldest(struct egm_master_daemon *d);
 /* Serves ready connections until none is left or that time has come. */
 void egm_connections_serve(struct egm_master_daemon *d, uint64_t until_ns);
 /* Sends what is queued, as far as the kernel takes it. */

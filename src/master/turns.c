@@ -3,7 +3,8 @@
 
 #include "base/checked.h"
 
-/* Values below EGM_TURNS_STEPS have a bucket each; above, the exponent and the three bits behind the leading one. */
+/* Values below EGM_TURNS_STEPS have a bucket each; above, the exponent and the three bits behind
+ * the leading one. */
 static uint32_t bucket_of(uint64_t ns)
 {
     if (ns < EGM_TURNS_STEPS) {

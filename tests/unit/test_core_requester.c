@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The requester's state machines against masters that answer right, late, too much, too little, or nonsense. */
-#include "test.h"
-
+/* The requester's state machines against masters that answer right, late, too much, too little, or
+ * nonsense. */
 #include "core/requester.h"
-
+#include "test.h"
 #include "wire/keys.h"
 #include "wire/status.h"
 
@@ -44,7 +43,8 @@ static void open_session(struct egm_requester *r, uint64_t sent_ns, uint32_t ttl
     egm_buf_release(&buf);
 }
 
-static int ping(struct egm_requester *r, uint64_t sent_ns, int code, const uint64_t *revoked, uint32_t count)
+static int ping(struct egm_requester *r, uint64_t sent_ns, int code, const uint64_t *revoked,
+                uint32_t count)
 {
     struct egm_buf buf = payload();
     struct egm_ping_reply reply = {
@@ -136,7 +136,8 @@ static size_t reported(struct egm_requester *r, uint64_t *ret_first)
     struct egm_ping head;
 
     egm_requester_encode_ping(r, &buf, 1);
-    struct egm_cursor cursor = egm_cursor_of(buf.data + EGM_FRAME_HEADER, buf.len - EGM_FRAME_HEADER);
+    struct egm_cursor cursor =
+        egm_cursor_of(buf.data + EGM_FRAME_HEADER, buf.len - EGM_FRAME_HEADER);
     egm_take_ping(&cursor, &head);
     if (head.stopped_count > 0) {
         struct egm_generation first;
@@ -151,7 +152,8 @@ START_TEST(revoked_write_is_reported_only_after_its_copy_returned)
 {
     struct egm_requester r;
     new_requester(&r);
-    struct egm_writing writes[] = {{.generation = 9, .state = EGM_WRITE_OPEN}, {.generation = 9, .state = EGM_WRITE_OPEN}};
+    struct egm_writing writes[] = {{.generation = 9, .state = EGM_WRITE_OPEN},
+                                   {.generation = 9, .state = EGM_WRITE_OPEN}};
     struct egm_write_set set = {.writes = writes, .count = 2};
     uint64_t first = 0;
 
@@ -191,12 +193,14 @@ START_TEST(grant_revoked_before_its_answer_was_read_may_not_write)
 {
     struct egm_requester r;
     new_requester(&r);
-    struct egm_writing writes[] = {{.generation = 9, .state = EGM_WRITE_OPEN}, {.generation = 10, .state = EGM_WRITE_OPEN}};
+    struct egm_writing writes[] = {{.generation = 9, .state = EGM_WRITE_OPEN},
+                                   {.generation = 10, .state = EGM_WRITE_OPEN}};
     struct egm_write_set set = {.writes = writes, .count = 2};
 
     open_session(&r, 1 * S, 10000);
     egm_requester_mark(&r, &set);
-    ck_assert_int_eq(ping(&r, 1 * S, 0, (const uint64_t[]){9}, 1), 0); /* we said that it has stopped */
+    ck_assert_int_eq(ping(&r, 1 * S, 0, (const uint64_t[]){9}, 1),
+                     0); /* we said that it has stopped */
     egm_requester_open_writes(&r, &set);
     ck_assert_int_eq(egm_requester_may_write(&r, &writes[0], 1 * S), EGM_E_STALE);
     ck_assert_int_eq(egm_requester_may_write(&r, &writes[1], 1 * S), 0);
@@ -230,9 +234,14 @@ START_TEST(session_lists_open_writes_with_their_extents)
     struct egm_requester r;
     new_requester(&r);
     struct egm_extent extents[] = {{65536, 65536}, {262144, 4096}};
-    struct egm_writing writes[] = {
-        {.generation = 9, .provider = 1, .epoch = 2, .segment = 3, .extent_count = 2, .state = EGM_WRITE_OPEN, .extents = extents},
-        {.generation = 10, .provider = 0, .state = EGM_WRITE_OPEN}};
+    struct egm_writing writes[] = {{.generation = 9,
+                                    .provider = 1,
+                                    .epoch = 2,
+                                    .segment = 3,
+                                    .extent_count = 2,
+                                    .state = EGM_WRITE_OPEN,
+                                    .extents = extents},
+                                   {.generation = 10, .provider = 0, .state = EGM_WRITE_OPEN}};
     struct egm_write_set set = {.writes = writes, .count = 2};
     struct egm_buf buf = payload();
     struct egm_session head;
@@ -242,7 +251,8 @@ START_TEST(session_lists_open_writes_with_their_extents)
     egm_requester_mark(&r, &set);
     egm_requester_open_writes(&r, &set);
     egm_requester_encode_session(&r, &buf, 2);
-    struct egm_cursor cursor = egm_cursor_of(buf.data + EGM_FRAME_HEADER, buf.len - EGM_FRAME_HEADER);
+    struct egm_cursor cursor =
+        egm_cursor_of(buf.data + EGM_FRAME_HEADER, buf.len - EGM_FRAME_HEADER);
     egm_take_session(&cursor, &head);
     ck_assert_uint_eq(head.write_count, 1); /* an unresolved place was never written to */
     egm_take_open_write(&cursor, &write);
@@ -260,7 +270,8 @@ END_TEST
 
 /* ---- layout ---- */
 
-static struct egm_layout_snapshot *layout_with(uint64_t instance, const uint32_t *mounts, uint32_t count)
+static struct egm_layout_snapshot *layout_with(uint64_t instance, const uint32_t *mounts,
+                                               uint32_t count)
 {
     struct egm_buf buf = payload();
     struct egm_layout_snapshot *layout = NULL;
@@ -275,7 +286,8 @@ static struct egm_layout_snapshot *layout_with(uint64_t instance, const uint32_t
                                      .mount_count = count};
     egm_put_provider_info(&buf, &info);
     for (uint32_t i = 0; i < count; i++) {
-        egm_put_mount_info(&buf, &(struct egm_mount_info){.mount = mounts[i], .segment = i, .size = 1 << 20});
+        egm_put_mount_info(
+            &buf, &(struct egm_mount_info){.mount = mounts[i], .segment = i, .size = 1 << 20});
     }
     int r = egm_layout_parse(buf.data, buf.len, instance, &layout);
     if (r < 0) {
@@ -323,7 +335,9 @@ static struct egm_buf answer(int head, const struct grant *grants, uint32_t coun
 {
     struct egm_buf buf = payload();
 
-    egm_put_items_reply(&buf, &(struct egm_items_reply){.status = egm_status_to_wire(head), .lease_ms = 1000, .count = count});
+    egm_put_items_reply(&buf, &(struct egm_items_reply){.status = egm_status_to_wire(head),
+                                                        .lease_ms = 1000,
+                                                        .count = count});
     for (uint32_t i = 0; i < count; i++) {
         bool is_granted = grants[i].status == 0;
         struct egm_entry entry = {.status = egm_status_to_wire(grants[i].status),
@@ -333,7 +347,8 @@ static struct egm_buf answer(int head, const struct grant *grants, uint32_t coun
                                   .generation = grants[i].generation};
         egm_put_entry(&buf, &entry);
         if (is_granted) {
-            egm_put_replica(&buf, &(struct egm_replica){.mount = grants[i].mount, .extent_count = 1});
+            egm_put_replica(&buf,
+                            &(struct egm_replica){.mount = grants[i].mount, .extent_count = 1});
             egm_put_extent(&buf, &grants[i].extent);
         }
     }
@@ -344,15 +359,16 @@ static struct egm_buf end_answer(int head, const int *statuses, uint32_t count)
 {
     struct egm_buf buf = payload();
 
-    egm_put_results_reply(&buf, &(struct egm_results_reply){.status = egm_status_to_wire(head), .count = count});
+    egm_put_results_reply(
+        &buf, &(struct egm_results_reply){.status = egm_status_to_wire(head), .count = count});
     for (uint32_t i = 0; i < count; i++) {
         egm_put_result(&buf, &(struct egm_result){.status = egm_status_to_wire(statuses[i])});
     }
     return buf;
 }
 
-static int take(struct egm_op *op, const struct egm_layout_snapshot *layout, int head, const struct grant *grants,
-                uint32_t count, uint64_t now_ns)
+static int take(struct egm_op *op, const struct egm_layout_snapshot *layout, int head,
+                const struct grant *grants, uint32_t count, uint64_t now_ns)
 {
     struct egm_buf buf = answer(head, grants, count);
     int r = egm_op_take_answer(op, buf.data, buf.len, layout, INSTANCE, now_ns);
@@ -361,7 +377,8 @@ static int take(struct egm_op *op, const struct egm_layout_snapshot *layout, int
     return r;
 }
 
-static int take_end(struct egm_op *op, int head, const int *statuses, uint32_t count, uint64_t now_ns)
+static int take_end(struct egm_op *op, int head, const int *statuses, uint32_t count,
+                    uint64_t now_ns)
 {
     struct egm_buf buf = end_answer(head, statuses, count);
     int r = egm_put_take_end_answer(op, buf.data, buf.len, now_ns);
@@ -421,7 +438,8 @@ START_TEST(put_end_names_every_granted_item_and_what_became_of_it)
     struct egm_buf buf = payload();
     struct egm_put_end head;
     struct egm_ended ended[2];
-    struct grant grants[] = {GOOD, {EGM_E_EXISTS, 0, 0, 0, {0, 0}}, {0, 102, 7, 4096, {131072, 4096}}};
+    struct grant grants[] = {
+        GOOD, {EGM_E_EXISTS, 0, 0, 0, {0, 0}}, {0, 102, 7, 4096, {131072, 4096}}};
 
     fill(items, 3, 4096);
     egm_op_init(&op, true, items, 3, 30 * S, 0);
@@ -431,7 +449,8 @@ START_TEST(put_end_names_every_granted_item_and_what_became_of_it)
     egm_put_copied(&op, &items[2], EGM_E_CLOSED, 0);
     egm_op_copy_done(&op);
     ck_assert_int_eq(egm_put_encode_end(&op, &r, &buf, 3), 0);
-    struct egm_cursor cursor = egm_cursor_of(buf.data + EGM_FRAME_HEADER, buf.len - EGM_FRAME_HEADER);
+    struct egm_cursor cursor =
+        egm_cursor_of(buf.data + EGM_FRAME_HEADER, buf.len - EGM_FRAME_HEADER);
     egm_take_put_end(&cursor, &head);
     ck_assert_uint_eq(head.count, 2);
     egm_take_ended(&cursor, &ended[0]);
@@ -484,7 +503,9 @@ START_TEST(equal_keys_get_results_by_position)
 {
     struct egm_op_item items[3];
     struct egm_op op;
-    struct grant grants[] = {{0, 100, 7, 10, {65536, 4096}}, {EGM_E_NOT_FOUND, 0, 0, 0, {0, 0}}, {0, 100, 7, 10, {65536, 4096}}};
+    struct grant grants[] = {{0, 100, 7, 10, {65536, 4096}},
+                             {EGM_E_NOT_FOUND, 0, 0, 0, {0, 0}},
+                             {0, 100, 7, 10, {65536, 4096}}};
 
     for (size_t i = 0; i < 3; i++) {
         egm_op_item_init(&items[i], key_of("same"), &piece, 1, 4096);
@@ -598,8 +619,12 @@ START_TEST(answer_that_makes_no_sense_is_refused)
     buf = answer(0, grants, 3);
     refuse(&buf, buf.len);
     egm_buf_release(&buf);
-    const struct egm_extent bad[] = {{65536, 0},       {65536, 100}, {65537, 4096}, {EGM_MAX_SEGMENT_BYTES, 4096},
-                                     {UINT64_MAX - 4095, 4096}, {65536, UINT64_MAX - 4095}};
+    const struct egm_extent bad[] = {{65536, 0},
+                                     {65536, 100},
+                                     {65537, 4096},
+                                     {EGM_MAX_SEGMENT_BYTES, 4096},
+                                     {UINT64_MAX - 4095, 4096},
+                                     {65536, UINT64_MAX - 4095}};
     for (size_t i = 0; i < EGM_COUNT_OF(bad); i++) {
         grants[1].extent = bad[i];
         buf = answer(0, grants, 2);
@@ -783,16 +808,20 @@ END_TEST
 
 EGM_TEST_MAIN("core_requester", session_is_counted_from_before_the_question_minus_a_margin,
               writes_stop_when_the_session_has_run_out, another_master_means_another_session,
-              unknown_session_in_a_ping_is_lost, revoked_write_is_reported_only_after_its_copy_returned,
-              unknown_revoked_generation_is_reported_at_once, grant_revoked_before_its_answer_was_read_may_not_write,
-              grant_from_before_a_new_session_may_not_write, session_lists_open_writes_with_their_extents,
-              layout_finds_mounts_in_any_order, put_goes_through_ask_copy_end,
-              put_end_names_every_granted_item_and_what_became_of_it,
-              put_that_lost_its_place_is_asked_for_again_but_not_for_ever, equal_keys_get_results_by_position,
-              object_larger_than_the_room_is_not_copied_but_its_lease_is_ended, windows_are_bounded_by_bytes_and_keys,
-              answer_of_any_wrong_length_is_refused, answer_that_makes_no_sense_is_refused,
-              extents_smaller_than_the_object_are_refused, end_answer_of_wrong_length_is_refused,
-              exist_answers_only_what_was_asked, no_segment_is_final_and_ends_all_windows,
-              not_ready_is_waited_for_ten_seconds_at_most, unknown_session_is_opened_and_asked_again,
-              mounts_of_another_master_are_not_resolved, dead_master_is_waited_for_five_seconds_and_then_not_at_all,
+              unknown_session_in_a_ping_is_lost,
+              revoked_write_is_reported_only_after_its_copy_returned,
+              unknown_revoked_generation_is_reported_at_once,
+              grant_revoked_before_its_answer_was_read_may_not_write,
+              grant_from_before_a_new_session_may_not_write,
+              session_lists_open_writes_with_their_extents, layout_finds_mounts_in_any_order,
+              put_goes_through_ask_copy_end, put_end_names_every_granted_item_and_what_became_of_it,
+              put_that_lost_its_place_is_asked_for_again_but_not_for_ever,
+              equal_keys_get_results_by_position,
+              object_larger_than_the_room_is_not_copied_but_its_lease_is_ended,
+              windows_are_bounded_by_bytes_and_keys, answer_of_any_wrong_length_is_refused,
+              answer_that_makes_no_sense_is_refused, extents_smaller_than_the_object_are_refused,
+              end_answer_of_wrong_length_is_refused, exist_answers_only_what_was_asked,
+              no_segment_is_final_and_ends_all_windows, not_ready_is_waited_for_ten_seconds_at_most,
+              unknown_session_is_opened_and_asked_again, mounts_of_another_master_are_not_resolved,
+              dead_master_is_waited_for_five_seconds_and_then_not_at_all,
               put_survives_every_failing_allocation)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The master's shell over real sockets: frames, strangers, bounds, admin pages, start and end. What the core answers is
- * tested in the core's own tests; here a HELLO, a STAT and a SESSION with lookups are enough. */
+/* The master's shell over real sockets: frames, strangers, bounds, admin pages, start and end. What
+ * the core answers is tested in the core's own tests; here a HELLO, a STAT and a SESSION with
+ * lookups are enough. */
 #include "base/parse.h"
 
 #include "master/master_daemon.h"
@@ -325,7 +326,8 @@ static long rss_kib(void)
     return usage.ru_maxrss;
 }
 
-/* B55 on both listeners: wrong bytes are closed at once, silence after five seconds; others are served meanwhile. */
+/* B55 on both listeners: wrong bytes are closed at once, silence after five seconds; others are
+ * served meanwhile. */
 START_TEST(strangers_are_closed_and_cost_little)
 {
     enum {
@@ -559,7 +561,8 @@ START_TEST(turn_quantiles_are_within_an_eighth)
 }
 END_TEST
 
-/* libuv keeps two descriptors per process from its first loop on: made here, before the tests count theirs. */
+/* libuv keeps two descriptors per process from its first loop on: made here, before the tests count
+ * theirs. */
 static void use_libuv_once(void)
 {
     uv_loop_t loop;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The map mover against a provider of one page of code: a memfd pool and a fence file, served over a Unix socket by a
- * thread. What the provider does wrong is a field of struct fake. */
-#include "test.h"
-
+/* The map mover against a provider of one page of code: a memfd pool and a fence file, served over
+ * a Unix socket by a thread. What the provider does wrong is a field of struct fake. */
 #include "mover/map/child.h"
 #include "mover/map/map.h"
 #include "mover/tcp/frame_io.h"
 #include "os/clock.h"
 #include "os/net.h"
+#include "test.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -32,10 +31,10 @@ struct fake {
     size_t fence_bytes, slot_word;
     pthread_t thread;
 
-    int status;             /* answered to ATTACH */
-    unsigned announced;     /* segments in the answer; fds are always for one */
+    int status;         /* answered to ATTACH */
+    unsigned announced; /* segments in the answer; fds are always for one */
     bool sends_no_fds;
-    bool splits;            /* the answer goes byte by byte, fds with the second */
+    bool splits; /* the answer goes byte by byte, fds with the second */
 };
 
 static int sealed_file(uint64_t size, unsigned seals)
@@ -59,7 +58,9 @@ static void *map_fd(int fd, size_t size)
 static void fake_init(struct fake *fake)
 {
     *fake = (struct fake){.announced = 1, .peer_fd = -1};
-    egm_ignore(snprintf(fake->address, sizeof(fake->address), "unix:/tmp/egm-test-map-%d.sock", getpid()), "fits");
+    egm_ignore(
+        snprintf(fake->address, sizeof(fake->address), "unix:/tmp/egm-test-map-%d.sock", getpid()),
+        "fits");
     ck_assert_int_eq(egm_net_listen(fake->address, &fake->listen_fd, NULL, 0, NULL), 0);
     fake->pool_fd = sealed_file(POOL_BYTES, F_SEAL_SHRINK | F_SEAL_GROW);
     fake->fence_bytes = egm_fence_bytes(POOL_BYTES, &fake->slot_word);
@@ -95,11 +96,14 @@ static void send_reply(struct fake *fake, int fd, struct egm_buf *buf, uint64_t 
     if (fake->sends_no_fds) {
         egm_ignore(egm_net_send(fd, buf->data, buf->len, deadline_ns), "the test notices");
     } else if (!fake->splits) {
-        egm_ignore(egm_net_send_fds(fd, buf->data, buf->len, fds, 2, deadline_ns), "the test notices");
+        egm_ignore(egm_net_send_fds(fd, buf->data, buf->len, fds, 2, deadline_ns),
+                   "the test notices");
     } else {
         for (size_t i = 0; i < buf->len; i++) {
             size_t count = i == 1 || i == buf->len - 1 ? 1 : 0;
-            egm_ignore(egm_net_send_fds(fd, buf->data + i, 1, &fds[i == 1 ? 0 : 1], count, deadline_ns), "as above");
+            egm_ignore(
+                egm_net_send_fds(fd, buf->data + i, 1, &fds[i == 1 ? 0 : 1], count, deadline_ns),
+                "as above");
         }
     }
 }
@@ -127,9 +131,12 @@ static void *serve(void *arg)
     if (egm_frame_recv(fd, &frame, &buf, deadline_ns) == 0) {
         egm_buf_clear(&buf);
         size_t begin = egm_frame_begin(&buf, EGM_MSG_ATTACH_REPLY, frame.request);
-        egm_put_attach_reply(&buf, &(struct egm_attach_reply){.status = fake->status, .count = fake->announced});
+        egm_put_attach_reply(
+            &buf, &(struct egm_attach_reply){.status = fake->status, .count = fake->announced});
         for (unsigned i = 0; i < fake->announced; i++) {
-            egm_put_attached(&buf, &(struct egm_attached){.segment = 3, .size = POOL_BYTES, .fence_size = fake->fence_bytes});
+            egm_put_attached(&buf, &(struct egm_attached){.segment = 3,
+                                                          .size = POOL_BYTES,
+                                                          .fence_size = fake->fence_bytes});
         }
         egm_frame_end(&buf, begin);
         send_reply(fake, fd, &buf, deadline_ns);
@@ -168,7 +175,8 @@ static void must_refuse(struct fake *fake, int code)
     fake_release(fake);
 }
 
-static struct egm_transfer transfer(bool is_write, struct iovec *iov, size_t iov_count, uint64_t length)
+static struct egm_transfer transfer(bool is_write, struct iovec *iov, size_t iov_count,
+                                    uint64_t length)
 {
     return (struct egm_transfer){.generation = GENERATION,
                                  .segment = 3,
@@ -201,7 +209,8 @@ START_TEST(bytes_come_back_through_other_segments)
     struct fake fake;
     struct egm_import *import;
     struct iovec in[] = {{user, 100}, {user + 100, 0}, {user + 100, 99900}};
-    struct iovec out[] = {{back, 1}, {back + 1, 77777}, {back + 77778, 100000}}; /* more room than needed */
+    struct iovec out[] = {
+        {back, 1}, {back + 1, 77777}, {back + 77778, 100000}}; /* more room than needed */
 
     fake_init(&fake);
     fill_user();
@@ -239,7 +248,10 @@ START_TEST(raised_fence_makes_reads_and_writes_stale)
     ck_assert_int_eq(run(import, &put), 0);
     ck_assert_int_eq(run(import, &get), 0);
     fake.fence[granules + 4] = GENERATION; /* of the second extent */
+    memset(fake.pool + 65536, 0x3c, 65536);
+    fill_user();
     ck_assert_int_eq(run(import, &put), EGM_E_STALE);
+    ck_assert_int_eq(fake.pool[65536 + 1], 0x3c); /* not even begun */
     ck_assert_int_eq(run(import, &get), EGM_E_STALE);
     fake.fence[granules + 4] = 0;
     fake.fence[EGM_FENCE_W_FLOOR] = GENERATION;
@@ -440,14 +452,15 @@ START_TEST(closed_connection_or_detach_means_lost)
     import->ops->detach(import);
     /* the provider sees it */
     char byte;
-    ck_assert_int_eq(egm_net_recv(fake.peer_fd, &byte, 1, egm_clock_ns() + EGM_NS_PER_S), EGM_E_PEER_GONE);
+    ck_assert_int_eq(egm_net_recv(fake.peer_fd, &byte, 1, egm_clock_ns() + EGM_NS_PER_S),
+                     EGM_E_PEER_GONE);
     fake_release(&fake);
 }
 END_TEST
 
 static bool is_mapped_here(const void *at)
 {
-    return msync((void *)((uintptr_t)at & ~(uintptr_t)4095), 4096, MS_ASYNC) == 0;
+    return msync((void *)(uintptr_t)at, 1, MS_ASYNC) == 0;
 }
 
 START_TEST(child_inherits_neither_mapping_nor_connection)
@@ -461,7 +474,8 @@ START_TEST(child_inherits_neither_mapping_nor_connection)
     struct egm_map_import *map = egm_container_of(import, struct egm_map_import, base);
     pid_t child = fork();
     if (child == 0) {
-        bool is_clean = !is_mapped_here(map->segments[0].pool) && !is_mapped_here((const void *)map->segments[0].fence) &&
+        bool is_clean = !is_mapped_here(map->segments[0].pool) &&
+                        !is_mapped_here((const void *)map->segments[0].fence) &&
                         fcntl(map->fd, F_GETFD) < 0;
         _exit(is_clean ? 0 : 1);
     }
@@ -490,10 +504,12 @@ START_TEST(background_population_ends)
 }
 END_TEST
 
-EGM_TEST_MAIN("mover_map", bytes_come_back_through_other_segments, raised_fence_makes_reads_and_writes_stale,
-              small_extents_have_fences_of_their_own, guard_stops_a_write_within_a_chunk,
-              extents_outside_the_pool_are_refused, files_may_come_apart, truncated_pool_is_not_mapped,
-              pool_that_could_be_cut_later_is_not_mapped, short_fence_is_not_mapped, foreign_fence_headers_are_refused,
-              pool_without_the_nonce_is_refused, refusals_and_missing_files_leave_nothing_behind,
+EGM_TEST_MAIN("mover_map", bytes_come_back_through_other_segments,
+              raised_fence_makes_reads_and_writes_stale, small_extents_have_fences_of_their_own,
+              guard_stops_a_write_within_a_chunk, extents_outside_the_pool_are_refused,
+              files_may_come_apart, truncated_pool_is_not_mapped,
+              pool_that_could_be_cut_later_is_not_mapped, short_fence_is_not_mapped,
+              foreign_fence_headers_are_refused, pool_without_the_nonce_is_refused,
+              refusals_and_missing_files_leave_nothing_behind,
               closed_connection_or_detach_means_lost, child_inherits_neither_mapping_nor_connection,
               background_population_ends)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tcp mover against a data port in a thread, which can answer in crumbs, late, wrongly, or not at all. */
-#include "test.h"
-
+/* The tcp mover against a data port in a thread, which can answer in crumbs, late, wrongly, or not
+ * at all. */
 #include "mover/checksum.h"
 #include "mover/tcp/frame_io.h"
 #include "mover/tcp/tcp.h"
 #include "os/clock.h"
 #include "os/net.h"
+#include "test.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -40,7 +40,8 @@ struct fake {
     _Atomic bool ends, release;
     _Atomic int trick;
     _Atomic unsigned requests;
-    unsigned char *pool; /* one object space: extents are offsets into it */
+    _Atomic int hang_ups; /* so many more requests are answered by closing */
+    unsigned char *pool;  /* one object space: extents are offsets into it */
 };
 
 struct server {
@@ -84,9 +85,10 @@ static int send_answer(struct fake *fake, int fd, struct egm_buf *buf)
     }
 }
 
-/* The object's bytes [skip, skip + length) on its extents: copies them out of the pool, or into it. */
-static void move(struct fake *fake, const struct egm_extent *extents, size_t count, uint64_t skip, unsigned char *data,
-                 uint64_t length, bool is_write)
+/* The object's bytes [skip, skip + length) on its extents: copies them out of the pool, or into
+ * it. */
+static void move(struct fake *fake, const struct egm_extent *extents, size_t count, uint64_t skip,
+                 unsigned char *data, uint64_t length, bool is_write)
 {
     for (size_t i = 0; i < count && length > 0; i++) {
         if (skip >= extents[i].length) {
@@ -102,12 +104,17 @@ static void move(struct fake *fake, const struct egm_extent *extents, size_t cou
     }
 }
 
-static int answer_read(struct fake *fake, int fd, const struct egm_frame *frame, struct egm_cursor cursor, struct egm_buf *buf)
+static int answer_read(struct fake *fake, int fd, const struct egm_frame *frame,
+                       struct egm_cursor cursor, struct egm_buf *buf)
 {
     struct egm_read read;
     struct egm_extent extents[EGM_MAX_EXTENTS];
     int trick = fake->trick;
 
+    if (fake->hang_ups > 0) {
+        fake->hang_ups--;
+        return -1;
+    }
     egm_take_read(&cursor, &read);
     for (unsigned i = 0; i < read.extent_count; i++) {
         egm_take_extent(&cursor, &extents[i]);
@@ -118,7 +125,8 @@ static int answer_read(struct fake *fake, int fd, const struct egm_frame *frame,
         trick = HONEST;
     }
     egm_buf_clear(buf);
-    size_t begin = egm_frame_begin(buf, EGM_MSG_READ_REPLY, frame->request + (trick == WRONG_REQUEST));
+    size_t begin =
+        egm_frame_begin(buf, EGM_MSG_READ_REPLY, frame->request + (trick == WRONG_REQUEST));
     uint64_t length = trick == STALE ? 0 : read.length;
     egm_put_read_reply(buf, &(struct egm_read_reply){.status = trick == STALE ? -1 : 0,
                                                      .length = length + (trick == WRONG_LENGTH)});
@@ -136,8 +144,8 @@ static int answer_read(struct fake *fake, int fd, const struct egm_frame *frame,
     return send_answer(fake, fd, buf);
 }
 
-static int answer_write(struct fake *fake, int fd, const struct egm_frame *frame, struct egm_cursor cursor,
-                        struct egm_buf *buf)
+static int answer_write(struct fake *fake, int fd, const struct egm_frame *frame,
+                        struct egm_cursor cursor, struct egm_buf *buf)
 {
     struct egm_write write;
     struct egm_extent extents[EGM_MAX_EXTENTS];
@@ -163,7 +171,8 @@ static int answer_write(struct fake *fake, int fd, const struct egm_frame *frame
     return r;
 }
 
-static int answer(struct fake *fake, int fd, const struct egm_frame *frame, const struct egm_buf *in, struct egm_buf *out)
+static int answer(struct fake *fake, int fd, const struct egm_frame *frame,
+                  const struct egm_buf *in, struct egm_buf *out)
 {
     struct egm_cursor cursor = egm_cursor_of(in->data, in->len);
     size_t begin;
@@ -202,7 +211,8 @@ static void *serve(void *arg)
 
     egm_buf_init(&in, 1 << 20);
     egm_buf_init(&out, 4 << 20);
-    while (!fake->ends && egm_frame_recv(fd, &frame, &in, 0) == 0 && answer(fake, fd, &frame, &in, &out) == 0) {
+    while (!fake->ends && egm_frame_recv(fd, &frame, &in, 0) == 0 &&
+           answer(fake, fd, &frame, &in, &out) == 0) {
     }
     shutdown(fd, SHUT_RDWR);
     egm_buf_release(&in);
@@ -238,7 +248,9 @@ static struct fake *fake_create(int trick)
 
     fake->pool = egm_calloc(1, POOL_BYTES);
     fake->trick = trick;
-    ck_assert_int_eq(egm_net_listen("127.0.0.1:0", &fake->listen_fd, fake->address, sizeof(fake->address), NULL), 0);
+    ck_assert_int_eq(
+        egm_net_listen("127.0.0.1:0", &fake->listen_fd, fake->address, sizeof(fake->address), NULL),
+        0);
     ck_assert_int_eq(pthread_create(&fake->acceptor, NULL, accept_all, fake), 0);
     return fake;
 }
@@ -277,7 +289,8 @@ static int attach(struct fake *fake, struct egm_import **ret_import)
     return egm_mover_tcp.attach(&options, ret_import, NULL);
 }
 
-static struct egm_transfer transfer(bool is_write, struct iovec *iov, size_t iov_count, uint64_t length)
+static struct egm_transfer transfer(bool is_write, struct iovec *iov, size_t iov_count,
+                                    uint64_t length)
 {
     return (struct egm_transfer){.generation = 7,
                                  .segment = 3,
@@ -350,7 +363,9 @@ START_TEST(batch_of_many_small_objects_is_pipelined)
 {
     struct fake *fake = fake_create(HONEST);
     struct egm_import *import;
-    enum { COUNT = 300 };
+    enum {
+        COUNT = 300
+    };
     static struct egm_transfer puts[COUNT], gets[COUNT];
     static struct iovec in[COUNT], out[COUNT];
 
@@ -475,6 +490,25 @@ START_TEST(connection_closed_while_idle_is_reopened_quietly)
 }
 END_TEST
 
+START_TEST(connection_that_ends_with_the_first_request_is_replaced_once)
+{
+    struct fake *fake = fake_create(HONEST);
+    struct egm_import *import;
+    struct iovec iov = {back, 1 << 20};
+
+    ck_assert_int_eq(attach(fake, &import), 0);
+    struct egm_transfer get = transfer(false, &iov, 1, 1 << 20);
+    fake->hang_ups = 1; /* as if it had been closed while the request was on its way */
+    ck_assert_int_eq(run(import, &get, 3000), 0);
+    ck_assert_uint_eq(fake->count, 2);
+    fake->hang_ups = 2; /* the new one ends like the old one: that is no accident */
+    ck_assert_int_eq(run(import, &get, 3000), EGM_E_PEER_GONE);
+    ck_assert_uint_eq(fake->count, 3);
+    import->ops->detach(import);
+    fake_destroy(fake);
+}
+END_TEST
+
 static int stop_after_two(void *arg)
 {
     return ++*(int *)arg > 2 ? EGM_E_STALE : 0;
@@ -489,7 +523,8 @@ START_TEST(guard_stops_between_chunks_and_keeps_the_stream_in_step)
 
     memset(user, 9, sizeof(user));
     ck_assert_int_eq(attach(fake, &import), 0);
-    struct egm_transfer puts[2] = {transfer(true, &iov, 1, 4 << 20), transfer(true, &iov, 1, 4 << 20)};
+    struct egm_transfer puts[2] = {transfer(true, &iov, 1, 4 << 20),
+                                   transfer(true, &iov, 1, 4 << 20)};
     puts[0].guard = stop_after_two;
     puts[0].guard_arg = &asked;
     puts[1].extents[0] = (struct egm_extent){2 << 20, 4 << 20};
@@ -587,7 +622,10 @@ START_TEST(interrupted_transfer_ends_at_once)
 END_TEST
 
 EGM_TEST_MAIN("mover_tcp", bytes_come_back_through_other_segments, answers_may_come_in_crumbs,
-              batch_of_many_small_objects_is_pipelined, stalled_peer_times_out_and_writes_nothing_later,
-              peer_that_closes_or_lies_is_gone, refused_generation_is_stale_and_the_connection_stays,
-              connection_closed_while_idle_is_reopened_quietly, guard_stops_between_chunks_and_keeps_the_stream_in_step,
-              unstable_nonce_is_no_proof, many_threads_share_few_connections, interrupted_transfer_ends_at_once)
+              batch_of_many_small_objects_is_pipelined,
+              stalled_peer_times_out_and_writes_nothing_later, peer_that_closes_or_lies_is_gone,
+              refused_generation_is_stale_and_the_connection_stays,
+              connection_closed_while_idle_is_reopened_quietly,
+              connection_that_ends_with_the_first_request_is_replaced_once,
+              guard_stops_between_chunks_and_keeps_the_stream_in_step, unstable_nonce_is_no_proof,
+              many_threads_share_few_connections, interrupted_transfer_ends_at_once)

@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attachment of the map mover: connection, fds, mappings.
  *
- * Order: connect -> HELLO -> ATTACH -> receive the reply with its fds -> map each segment -> close the fds. From the moment
- * an fd arrives until it is closed it is tracked (child.h), and receiving, mapping and closing happen under the fork lock,
- * so that no child can hold a description that carries our slot's lock. Waiting for the provider happens outside it.
+ * Order: connect -> HELLO -> ATTACH -> receive the reply with its fds -> map each segment -> close
+ * the fds. From the moment an fd arrives until it is closed it is tracked (child.h), and receiving,
+ * mapping and closing happen under the fork lock, so that no child can hold a description that
+ * carries our slot's lock. Waiting for the provider happens outside it.
  *
- * The connection stays open for the import's life. Whatever arrives on it later means the same: DETACH, its end, or
- * nonsense; the import is lost, the client drops it when no transfer pins it, and closing tells the provider that we have
- * unmapped. */
-#include "mover/map/map.h"
-
+ * The connection stays open for the import's life. Whatever arrives on it later means the same:
+ * DETACH, its end, or nonsense; the import is lost, the client drops it when no transfer pins it,
+ * and closing tells the provider that we have unmapped. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/limits.h"
 
+#include "egmstore/errors.h"
 #include "mover/map/child.h"
+#include "mover/map/map.h"
 #include "mover/tcp/frame_io.h"
 #include "os/clock.h"
 #include "os/net.h"
 #include "wire/status.h"
-
-#include "egmstore/errors.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -98,8 +97,10 @@ static ssize_t receive_some(struct reception *rx, void *data, size_t size)
         struct cmsghdr align;
     } control;
     struct iovec iov = {.iov_base = data, .iov_len = size};
-    struct msghdr msg = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.bytes,
+                         .msg_controllen = sizeof(control.bytes)};
 
     egm_child_lock();
     ssize_t n = recvmsg(rx->fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
@@ -168,8 +169,8 @@ static int receive_reply(struct reception *rx, struct egm_buf *payload)
     return at ? receive(rx, at, frame.length) : payload->failed;
 }
 
-static int map_all(struct egm_map_import *map, struct reception *rx, struct egm_cursor *cursor, size_t count,
-                   struct egm_detail *reterr)
+static int map_all(struct egm_map_import *map, struct reception *rx, struct egm_cursor *cursor,
+                   size_t count, struct egm_detail *reterr)
 {
     map->segments = egm_calloc(count, sizeof(*map->segments));
     if (!map->segments) {
@@ -179,8 +180,8 @@ static int map_all(struct egm_map_import *map, struct reception *rx, struct egm_
         struct egm_attached attached;
         egm_take_attached(cursor, &attached);
         egm_child_lock();
-        int r = egm_map_segment_open(&map->segments[i], &attached, map->base.provider, map->base.epoch,
-                                     rx->fds[2 * i], rx->fds[2 * i + 1], reterr);
+        int r = egm_map_segment_open(&map->segments[i], &attached, map->base.provider,
+                                     map->base.epoch, rx->fds[2 * i], rx->fds[2 * i + 1], reterr);
         egm_child_unlock();
         if (r < 0) {
             return r;
@@ -190,26 +191,27 @@ static int map_all(struct egm_map_import *map, struct reception *rx, struct egm_
     return 0;
 }
 
-static int parse_reply(struct egm_map_import *map, struct reception *rx, const struct egm_buf *payload,
-                       struct egm_detail *reterr)
+static int parse_reply(struct egm_map_import *map, struct reception *rx,
+                       const struct egm_buf *payload, struct egm_detail *reterr)
 {
     struct egm_cursor cursor = egm_cursor_of(payload->data, payload->len);
     struct egm_attach_reply reply;
 
     egm_take_attach_reply(&cursor, &reply);
-    if (cursor.failed || !egm_cursor_expect(&cursor, reply.count, ATTACHED_LEAST, EGM_MAP_MAX_SEGMENTS)) {
+    if (cursor.failed ||
+        !egm_cursor_expect(&cursor, reply.count, ATTACHED_LEAST, EGM_MAP_MAX_SEGMENTS)) {
         return egm_fail(reterr, EGM_E_PROTO, "attach", "the provider's answer is malformed");
     }
     if (reply.status != 0) {
         int code = egm_status_from_wire(reply.status);
-        return egm_fail(reterr, code < 0 ? code : EGM_E_PROTO, "attach", "refused by the provider: %.*s",
-                        (int)egm_min_u64(reply.reason.size, 200),
+        return egm_fail(reterr, code < 0 ? code : EGM_E_PROTO, "attach",
+                        "refused by the provider: %.*s", (int)egm_min_u64(reply.reason.size, 200),
                         reply.reason.data ? (const char *)reply.reason.data : "");
     }
-    if (egm_cursor_left(&cursor) != reply.count * (size_t)ATTACHED_LEAST || rx->fd_count != 2 * (size_t)reply.count ||
-        reply.count == 0) {
-        return egm_fail(reterr, EGM_E_PROTO, "attach", "the provider sent %zu files for %u segments", rx->fd_count,
-                        reply.count);
+    if (egm_cursor_left(&cursor) != reply.count * (size_t)ATTACHED_LEAST ||
+        rx->fd_count != 2 * (size_t)reply.count || reply.count == 0) {
+        return egm_fail(reterr, EGM_E_PROTO, "attach",
+                        "the provider sent %zu files for %u segments", rx->fd_count, reply.count);
     }
     return map_all(map, rx, &cursor, reply.count, reterr);
 }
@@ -238,8 +240,9 @@ static int attach_over(struct egm_map_import *map, const struct egm_import_optio
         r = receive_reply(rx, &payload);
     }
     if (r < 0) {
-        egm_ignore(egm_fail(reterr, r, "attach", "no valid answer from the provider at '%.200s': %s",
-                            options->address, egm_strerror(r)),
+        egm_ignore(egm_fail(reterr, r, "attach",
+                            "no valid answer from the provider at '%.200s': %s", options->address,
+                            egm_strerror(r)),
                    "returned below");
     } else {
         r = parse_reply(map, rx, &payload, reterr);
@@ -275,7 +278,8 @@ static int map_attach(const struct egm_import_options *options, struct egm_impor
     if (!map) {
         return egm_fail(reterr, -ENOMEM, "attach", "no memory for an import");
     }
-    map->base = (struct egm_import){.ops = &egm_mover_map, .provider = options->provider, .epoch = options->epoch};
+    map->base = (struct egm_import){
+        .ops = &egm_mover_map, .provider = options->provider, .epoch = options->epoch};
     map->fd = -1;
     int fd;
     int r = egm_net_connect(options->address, options->deadline_ns, &fd, reterr);

@@ -10,7 +10,8 @@
 #include <stddef.h>
 #include <unistd.h>
 
-/* The process's registry: fork() is a matter of the process, so this is one of the few globals (R22). All under lock. */
+/* The process's registry: fork() is a matter of the process, so this is one of the few globals
+ * (R22). All under lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct egm_link hooks = {&hooks, &hooks};
@@ -43,7 +44,8 @@ static void after_fork_in_child(void)
 
 static void install(void)
 {
-    /* Fails only for lack of memory; then a child keeps what it inherits, which costs a slot until it ends. */
+    /* Fails only for lack of memory; then a child keeps what it inherits, which costs a slot until
+     * it ends. */
     egm_ignore(pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child),
                "a child then holds its copies until it ends");
 }

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mover/map/map.h"
-
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
@@ -8,6 +6,7 @@
 #include "base/log.h"
 
 #include "egmstore/errors.h"
+#include "mover/map/map.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +21,8 @@
 
 size_t egm_fence_bytes(uint64_t size, size_t *ret_slot_word)
 {
-    uint64_t slots_at = EGM_FENCE_HEADER_BYTES + egm_align_up(size / EGM_GRANULE * sizeof(uint64_t), 4096);
+    uint64_t slots_at =
+        EGM_FENCE_HEADER_BYTES + egm_align_up(size / EGM_GRANULE * sizeof(uint64_t), 4096);
 
     *ret_slot_word = slots_at / sizeof(uint64_t);
     return slots_at + size / EGM_SLOT * sizeof(uint64_t);
@@ -33,12 +33,14 @@ static int check_file(int fd, uint64_t least_bytes, const char *what, struct egm
     struct stat st;
 
     if (fstat(fd, &st) < 0) {
-        return egm_fail(reterr, -errno, "attach", "cannot look at the provider's %s file: %s", what, strerror(errno));
+        return egm_fail(reterr, -errno, "attach", "cannot look at the provider's %s file: %s", what,
+                        strerror(errno));
     }
     if (!S_ISREG(st.st_mode) || st.st_size < 0 || (uint64_t)st.st_size < least_bytes) {
         return egm_fail(reterr, EGM_E_PROTO, "attach",
-                        "the provider's %s file has %lld bytes where %" PRIu64 " were promised; it is not mapped", what,
-                        (long long)st.st_size, least_bytes);
+                        "the provider's %s file has %lld bytes where %" PRIu64
+                        " were promised; it is not mapped",
+                        what, (long long)st.st_size, least_bytes);
     }
     return 0;
 }
@@ -49,24 +51,27 @@ static int check_seals(int pool_fd, struct egm_detail *reterr)
     int seals = fcntl(pool_fd, F_GET_SEALS);
 
     if (seals < 0 || !(seals & F_SEAL_SHRINK)) {
-        return egm_fail(reterr, EGM_E_PROTO, "attach",
-                        "the provider's pool file is not sealed against shrinking; it is not mapped");
+        return egm_fail(
+            reterr, EGM_E_PROTO, "attach",
+            "the provider's pool file is not sealed against shrinking; it is not mapped");
     }
     return 0;
 }
 
-static int map_file(int fd, size_t size, int prot, void **ret_at, const char *what, struct egm_detail *reterr)
+static int map_file(int fd, size_t size, int prot, void **ret_at, const char *what,
+                    struct egm_detail *reterr)
 {
     void *at = mmap(NULL, size, prot, MAP_SHARED, fd, 0);
 
     if (at == MAP_FAILED) {
-        return egm_fail(reterr, -errno, "attach", "cannot map %zu bytes of the provider's %s: %s", size, what,
-                        strerror(errno));
+        return egm_fail(reterr, -errno, "attach", "cannot map %zu bytes of the provider's %s: %s",
+                        size, what, strerror(errno));
     }
     if (madvise(at, size, MADV_DONTFORK) < 0) {
         int err = errno;
         munmap(at, size);
-        return egm_fail(reterr, -err, "attach", "cannot keep the mapping from children: %s", strerror(err));
+        return egm_fail(reterr, -err, "attach", "cannot keep the mapping from children: %s",
+                        strerror(err));
     }
     *ret_at = at;
     return 0;
@@ -84,15 +89,18 @@ static int check_header(const struct egm_map_segment *segment, uint64_t provider
     static const struct {
         enum egm_fence_word word;
         const char *name;
-    } names[] = {{EGM_FENCE_W_MAGIC, "magic"},     {EGM_FENCE_W_VERSION, "version"}, {EGM_FENCE_W_PROVIDER, "provider"},
-                 {EGM_FENCE_W_EPOCH, "epoch"},     {EGM_FENCE_W_SEGMENT, "segment"}, {EGM_FENCE_W_SIZE, "size"}};
-    const uint64_t wanted[] = {EGM_FENCE_MAGIC, EGM_FENCE_VERSION, provider, epoch, segment->number, segment->size};
+    } names[] = {{EGM_FENCE_W_MAGIC, "magic"},       {EGM_FENCE_W_VERSION, "version"},
+                 {EGM_FENCE_W_PROVIDER, "provider"}, {EGM_FENCE_W_EPOCH, "epoch"},
+                 {EGM_FENCE_W_SEGMENT, "segment"},   {EGM_FENCE_W_SIZE, "size"}};
+    const uint64_t wanted[] = {EGM_FENCE_MAGIC, EGM_FENCE_VERSION, provider,
+                               epoch,           segment->number,   segment->size};
 
     for (size_t i = 0; i < EGM_COUNT_OF(names); i++) {
         uint64_t found = word_of(segment, names[i].word);
         if (found != wanted[i]) {
             return egm_fail(reterr, EGM_E_PROTO, "attach",
-                            "the fence file's %s is 0x%" PRIx64 " instead of 0x%" PRIx64 "; it is not used",
+                            "the fence file's %s is 0x%" PRIx64 " instead of 0x%" PRIx64
+                            "; it is not used",
                             names[i].name, found, wanted[i]);
         }
     }
@@ -108,15 +116,17 @@ static int check_nonce(const struct egm_map_segment *segment, struct egm_detail 
     memcpy(words, segment->pool, sizeof(words));
     for (size_t i = 0; i < EGM_COUNT_OF(words); i++) {
         if (words[i] != nonce) {
-            return egm_fail(reterr, EGM_E_TRANSFER, "attach",
-                            "self-test of segment %u failed: its nonce cannot be read through the mapping",
-                            segment->number);
+            return egm_fail(
+                reterr, EGM_E_TRANSFER, "attach",
+                "self-test of segment %u failed: its nonce cannot be read through the mapping",
+                segment->number);
         }
     }
     return 0;
 }
 
-static int map_both(struct egm_map_segment *segment, int pool_fd, int fence_fd, struct egm_detail *reterr)
+static int map_both(struct egm_map_segment *segment, int pool_fd, int fence_fd,
+                    struct egm_detail *reterr)
 {
     void *at;
     int r = map_file(pool_fd, segment->size, PROT_READ | PROT_WRITE, &at, "pool", reterr);
@@ -131,17 +141,23 @@ static int map_both(struct egm_map_segment *segment, int pool_fd, int fence_fd, 
     }
     segment->fence = at;
     segment->block_count = egm_div_ceil_u64(segment->size, EGM_MAP_BLOCK);
-    segment->populated = egm_calloc(egm_div_ceil_u64(segment->block_count, 64), sizeof(*segment->populated));
-    return segment->populated ? 0 : egm_fail(reterr, -ENOMEM, "attach", "no memory for the page bitmap");
+    segment->populated =
+        egm_calloc(egm_div_ceil_u64(segment->block_count, 64), sizeof(*segment->populated));
+    return segment->populated
+               ? 0
+               : egm_fail(reterr, -ENOMEM, "attach", "no memory for the page bitmap");
 }
 
-int egm_map_segment_open(struct egm_map_segment *segment, const struct egm_attached *attached, uint64_t provider,
-                         uint64_t epoch, int pool_fd, int fence_fd, struct egm_detail *reterr)
+int egm_map_segment_open(struct egm_map_segment *segment, const struct egm_attached *attached,
+                         uint64_t provider, uint64_t epoch, int pool_fd, int fence_fd,
+                         struct egm_detail *reterr)
 {
     *segment = (struct egm_map_segment){.number = attached->segment, .size = attached->size};
-    if (attached->size < EGM_GRANULE || attached->size > EGM_MAX_SEGMENT_BYTES || attached->size % EGM_GRANULE != 0) {
-        return egm_fail(reterr, EGM_E_PROTO, "attach", "segment %u has an impossible size of %" PRIu64 " bytes",
-                        attached->segment, attached->size);
+    if (attached->size < EGM_GRANULE || attached->size > EGM_MAX_SEGMENT_BYTES ||
+        attached->size % EGM_GRANULE != 0) {
+        return egm_fail(reterr, EGM_E_PROTO, "attach",
+                        "segment %u has an impossible size of %" PRIu64 " bytes", attached->segment,
+                        attached->size);
     }
     segment->fence_bytes = egm_fence_bytes(attached->size, &segment->slot_word);
     int r = check_file(pool_fd, attached->size, "pool", reterr);
@@ -183,7 +199,9 @@ void egm_map_segment_close(struct egm_map_segment *segment)
 static bool is_populated(const struct egm_map_segment *segment, uint64_t block)
 {
     /* relaxed: a hint; a bit seen late costs one more madvise */
-    return atomic_load_explicit(&segment->populated[block / 64], memory_order_relaxed) >> (block % 64) & 1;
+    return atomic_load_explicit(&segment->populated[block / 64], memory_order_relaxed) >>
+               (block % 64) &
+           1;
 }
 
 static int populate_block(struct egm_map_segment *segment, uint64_t block)
@@ -194,20 +212,24 @@ static int populate_block(struct egm_map_segment *segment, uint64_t block)
 
     if (madvise(segment->pool + at, size, MADV_POPULATE_WRITE) < 0) {
         if (errno == EFAULT || errno == EHWPOISON) {
-            egm_log_gated(&gate, EGM_LOG_WARN, "pool memory is unreachable segment=%u offset=%" PRIu64 " err=\"%s\"",
+            egm_log_gated(&gate, EGM_LOG_WARN,
+                          "pool memory is unreachable segment=%u offset=%" PRIu64 " err=\"%s\"",
                           segment->number, at, strerror(errno));
             return EGM_E_TRANSFER;
         }
-        /* An old kernel has no such advice, a busy one asks to come again: the copy's own page faults do it then. */
+        /* An old kernel has no such advice, a busy one asks to come again: the copy's own page
+         * faults do it then. */
     }
     /* relaxed: pairs with is_populated, a hint */
-    atomic_fetch_or_explicit(&segment->populated[block / 64], UINT64_C(1) << (block % 64), memory_order_relaxed);
+    atomic_fetch_or_explicit(&segment->populated[block / 64], UINT64_C(1) << (block % 64),
+                             memory_order_relaxed);
     return 0;
 }
 
 int egm_map_populate(struct egm_map_segment *segment, uint64_t offset, uint64_t length)
 {
-    for (uint64_t block = offset / EGM_MAP_BLOCK; block <= (offset + length - 1) / EGM_MAP_BLOCK; block++) {
+    for (uint64_t block = offset / EGM_MAP_BLOCK; block <= (offset + length - 1) / EGM_MAP_BLOCK;
+         block++) {
         if (!is_populated(segment, block)) {
             int r = populate_block(segment, block);
             if (r < 0) {
@@ -232,7 +254,8 @@ size_t egm_map_populate_more(struct egm_import *import, size_t max_bytes)
             continue;
         }
         if (!is_populated(segment, map->next_block)) {
-            egm_ignore(populate_block(segment, map->next_block), "whoever uses the block meets the failure");
+            egm_ignore(populate_block(segment, map->next_block),
+                       "whoever uses the block meets the failure");
             done += EGM_MAP_BLOCK;
         }
         map->background_bytes += EGM_MAP_BLOCK;

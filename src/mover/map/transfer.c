@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mover/map/map.h"
-
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/limits.h"
 
-#include "mover/copy.h"
-#include "os/clock.h"
-
 #include "egmstore/errors.h"
+#include "mover/copy.h"
+#include "mover/map/map.h"
+#include "os/clock.h"
 
 #include <errno.h>
 #include <string.h>
@@ -34,12 +32,13 @@ static size_t fence_word(const struct egm_map_segment *segment, const struct egm
     return segment->slot_word + extent->offset / EGM_SLOT;
 }
 
-/* The rule of map.h. For a reader the caller has put an acquire fence between its copy and this call. */
+/* The rule of map.h. For a reader the caller has put an acquire fence between its copy and this
+ * call. */
 static bool is_alive(const struct egm_map_import *map, const struct egm_map_segment *segment,
                      const struct egm_transfer *t)
 {
-    /* relaxed: ordered after the copy by the caller's acquire fence, which pairs with the release fence with which the
-     * provider follows each raised entry before it gives the place away */
+    /* relaxed: ordered after the copy by the caller's acquire fence, which pairs with the release
+     * fence with which the provider follows each raised entry before it gives the place away */
     uint64_t epoch = atomic_load_explicit(&segment->fence[EGM_FENCE_W_EPOCH], memory_order_relaxed);
     uint64_t floor = atomic_load_explicit(&segment->fence[EGM_FENCE_W_FLOOR], memory_order_relaxed);
 
@@ -64,7 +63,8 @@ static bool is_extent_valid(const struct egm_map_segment *segment, const struct 
            extent->length <= segment->size - extent->offset;
 }
 
-/* The pool's side as pieces that together have exactly t->length bytes. Number of pieces, or an error. */
+/* The pool's side as pieces that together have exactly t->length bytes. Number of pieces, or an
+ * error. */
 static int pool_pieces(struct egm_map_segment *segment, const struct egm_transfer *t,
                        struct iovec pieces[EGM_MAX_EXTENTS])
 {
@@ -85,7 +85,8 @@ static int pool_pieces(struct egm_map_segment *segment, const struct egm_transfe
             if (r < 0) {
                 return r;
             }
-            pieces[count++] = (struct iovec){.iov_base = segment->pool + extent->offset, .iov_len = size};
+            pieces[count++] =
+                (struct iovec){.iov_base = segment->pool + extent->offset, .iov_len = size};
             left -= size;
         }
     }
@@ -93,8 +94,8 @@ static int pool_pieces(struct egm_map_segment *segment, const struct egm_transfe
 }
 
 /* The user's side cut to t->length. *ret_own is memory to free, or NULL. */
-static int user_pieces(const struct egm_transfer *t, struct iovec stack[TRIM_ON_STACK], struct iovec **ret_own,
-                       struct egm_copy_list *ret_list)
+static int user_pieces(const struct egm_transfer *t, struct iovec stack[TRIM_ON_STACK],
+                       struct iovec **ret_own, struct egm_copy_list *ret_list)
 {
     uint64_t left = t->length;
     size_t count = 0;
@@ -160,7 +161,8 @@ static int copy(struct egm_map_import *map, struct egm_map_segment *segment, str
     if (r < 0) {
         return r;
     }
-    /* acquire: keeps the copy's loads before the loads of the fence table (I1); see is_alive for its pair */
+    /* acquire: keeps the copy's loads before the loads of the fence table (I1); see is_alive for
+     * its pair */
     atomic_thread_fence(memory_order_acquire);
     if (!is_alive(map, segment, t)) {
         return EGM_E_STALE;
@@ -191,13 +193,15 @@ static int transfer_one(struct egm_map_import *map, struct egm_transfer *t, uint
     size_t pool_count = (size_t)r;
     r = user_pieces(t, stack, &own, &user);
     if (r == 0) {
-        r = copy(map, segment, t, (struct egm_copy_list){.pieces = pool, .count = pool_count}, user, deadline_ns);
+        r = copy(map, segment, t, (struct egm_copy_list){.pieces = pool, .count = pool_count}, user,
+                 deadline_ns);
     }
     egm_free(own);
     return r;
 }
 
-void egm_map_transfer(struct egm_import *import, struct egm_transfer *transfers, size_t count, uint64_t deadline_ns)
+void egm_map_transfer(struct egm_import *import, struct egm_transfer *transfers, size_t count,
+                      uint64_t deadline_ns)
 {
     struct egm_map_import *map = egm_container_of(import, struct egm_map_import, base);
 

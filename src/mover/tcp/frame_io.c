@@ -5,11 +5,10 @@
 #include "base/checked.h"
 #include "base/limits.h"
 
+#include "egmstore/errors.h"
 #include "os/host.h"
 #include "os/net.h"
 #include "wire/status.h"
-
-#include "egmstore/errors.h"
 
 #include <string.h>
 
@@ -23,7 +22,8 @@ int egm_frame_send(int fd, const struct egm_buf *frames, uint64_t deadline_ns)
     return egm_net_send(fd, frames->data, frames->len, deadline_ns);
 }
 
-int egm_frame_recv(int fd, struct egm_frame *ret_frame, struct egm_buf *payload, uint64_t deadline_ns)
+int egm_frame_recv(int fd, struct egm_frame *ret_frame, struct egm_buf *payload,
+                   uint64_t deadline_ns)
 {
     uint8_t header[EGM_FRAME_HEADER];
     struct egm_frame frame;
@@ -52,7 +52,8 @@ int egm_frame_recv(int fd, struct egm_frame *ret_frame, struct egm_buf *payload,
     return 0;
 }
 
-int egm_frame_expect(int fd, uint16_t type, uint64_t request, struct egm_buf *payload, uint64_t deadline_ns)
+int egm_frame_expect(int fd, uint16_t type, uint64_t request, struct egm_buf *payload,
+                     uint64_t deadline_ns)
 {
     struct egm_frame frame;
     int r = egm_frame_recv(fd, &frame, payload, deadline_ns);
@@ -63,24 +64,29 @@ int egm_frame_expect(int fd, uint16_t type, uint64_t request, struct egm_buf *pa
     return frame.type == type && frame.request == request ? 0 : EGM_E_PROTO;
 }
 
-static int read_reply(const struct egm_buf *payload, struct egm_hello_reply *ret_reply, struct egm_detail *reterr)
+static int read_reply(const struct egm_buf *payload, struct egm_hello_reply *ret_reply,
+                      struct egm_detail *reterr)
 {
     struct egm_cursor cursor = egm_cursor_of(payload->data, payload->len);
     struct egm_hello_reply reply;
 
     egm_take_hello_reply(&cursor, &reply);
     if (egm_cursor_end(&cursor) < 0) {
-        return egm_fail(reterr, EGM_E_PROTO, "hello", "the peer's greeting is malformed: is it an egmstore server?");
+        return egm_fail(reterr, EGM_E_PROTO, "hello",
+                        "the peer's greeting is malformed: is it an egmstore server?");
     }
     if (reply.status != 0) {
         int code = egm_status_from_wire(reply.status);
         code = code < 0 ? code : EGM_E_PROTO;
-        return egm_fail(reterr, code, "hello", "refused by the peer: %.*s (%s)", (int)egm_min_u64(reply.reason.size, 200),
-                        reply.reason.data ? (const char *)reply.reason.data : "", egm_strerror(code));
+        return egm_fail(reterr, code, "hello", "refused by the peer: %.*s (%s)",
+                        (int)egm_min_u64(reply.reason.size, 200),
+                        reply.reason.data ? (const char *)reply.reason.data : "",
+                        egm_strerror(code));
     }
     if (reply.version != EGM_PROTOCOL_VERSION) {
-        return egm_fail(reterr, EGM_E_VERSION, "hello", "the peer chose protocol version %u, this library has %u",
-                        reply.version, EGM_PROTOCOL_VERSION);
+        return egm_fail(reterr, EGM_E_VERSION, "hello",
+                        "the peer chose protocol version %u, this library has %u", reply.version,
+                        EGM_PROTOCOL_VERSION);
     }
     reply.proof = (struct egm_bytes){0};
     reply.reason = (struct egm_bytes){0};
@@ -108,7 +114,9 @@ int egm_hello_exchange(int fd, const struct egm_greeting *greeting, uint64_t dea
         r = egm_frame_expect(fd, EGM_MSG_HELLO_REPLY, 1, &buf, deadline_ns);
     }
     if (r < 0) {
-        egm_ignore(egm_fail(reterr, r, "hello", "no valid greeting from the peer: %s", egm_strerror(r)), "returned below");
+        egm_ignore(
+            egm_fail(reterr, r, "hello", "no valid greeting from the peer: %s", egm_strerror(r)),
+            "returned below");
     } else {
         r = read_reply(&buf, ret_reply, reterr);
     }

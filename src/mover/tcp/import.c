@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mover/tcp/tcp.h"
-
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/limits.h"
 #include "base/log.h"
 
+#include "egmstore/errors.h"
 #include "mover/map/child.h"
 #include "mover/tcp/frame_io.h"
+#include "mover/tcp/tcp.h"
 #include "os/clock.h"
 #include "os/net.h"
 #include "wire/status.h"
-
-#include "egmstore/errors.h"
 
 #include <errno.h>
 #include <string.h>
@@ -41,8 +39,8 @@ static void close_connection(struct egm_tcp_connection *connection)
 }
 
 /* Asks for the segment's reserved first 4 KiB. */
-static int read_nonce(struct egm_tcp_connection *connection, uint32_t segment, uint64_t request, uint64_t deadline_ns,
-                      uint64_t ret_words[EGM_SLOT / sizeof(uint64_t)])
+static int read_nonce(struct egm_tcp_connection *connection, uint32_t segment, uint64_t request,
+                      uint64_t deadline_ns, uint64_t ret_words[EGM_SLOT / sizeof(uint64_t)])
 {
     struct egm_read read = {.segment = segment, .length = EGM_SLOT};
     struct egm_buf *buf = &connection->buf;
@@ -61,7 +59,8 @@ static int read_nonce(struct egm_tcp_connection *connection, uint32_t segment, u
     struct egm_cursor cursor = egm_cursor_of(buf->data, buf->len);
     struct egm_read_reply reply;
     egm_take_read_reply(&cursor, &reply);
-    if (egm_cursor_end(&cursor) < 0 || reply.status > 0 || (reply.status == 0 && reply.length != EGM_SLOT)) {
+    if (egm_cursor_end(&cursor) < 0 || reply.status > 0 ||
+        (reply.status == 0 && reply.length != EGM_SLOT)) {
         return EGM_E_PROTO;
     }
     if (reply.status != 0) {
@@ -82,19 +81,24 @@ static int self_test(struct egm_tcp_connection *connection, uint32_t segment, ui
         r = read_nonce(connection, segment, connection->next_request++, deadline_ns, again);
     }
     if (r < 0) {
-        return egm_fail(reterr, r, "attach", "self-test of segment %u failed: %s", segment, egm_strerror(r));
+        return egm_fail(reterr, r, "attach", "self-test of segment %u failed: %s", segment,
+                        egm_strerror(r));
     }
     for (size_t i = 0; i < EGM_COUNT_OF(once); i++) {
         if (once[i] != once[0] || again[i] != once[0] || once[0] == 0) {
-            return egm_fail(reterr, EGM_E_TRANSFER, "attach",
-                            "self-test of segment %u failed: its nonce cannot be read over the data port", segment);
+            return egm_fail(
+                reterr, EGM_E_TRANSFER, "attach",
+                "self-test of segment %u failed: its nonce cannot be read over the data port",
+                segment);
         }
     }
     return 0;
 }
 
-/* Checks the answer to ATTACH and returns the number of segments; their numbers go to `segments`. */
-static int parse_attached(const struct egm_buf *buf, uint32_t segments[SEGMENTS_MAX], struct egm_detail *reterr)
+/* Checks the answer to ATTACH and returns the number of segments; their numbers go to
+ * `segments`. */
+static int parse_attached(const struct egm_buf *buf, uint32_t segments[SEGMENTS_MAX],
+                          struct egm_detail *reterr)
 {
     struct egm_cursor cursor = egm_cursor_of(buf->data, buf->len);
     struct egm_attach_reply reply;
@@ -102,8 +106,8 @@ static int parse_attached(const struct egm_buf *buf, uint32_t segments[SEGMENTS_
     egm_take_attach_reply(&cursor, &reply);
     if (!cursor.failed && reply.status != 0) {
         int code = egm_status_from_wire(reply.status);
-        return egm_fail(reterr, code < 0 ? code : EGM_E_PROTO, "attach", "refused by the provider: %.*s",
-                        (int)egm_min_u64(reply.reason.size, 200),
+        return egm_fail(reterr, code < 0 ? code : EGM_E_PROTO, "attach",
+                        "refused by the provider: %.*s", (int)egm_min_u64(reply.reason.size, 200),
                         reply.reason.data ? (const char *)reply.reason.data : "");
     }
     if (egm_cursor_expect(&cursor, reply.count, ATTACHED_LEAST, SEGMENTS_MAX)) {
@@ -119,10 +123,11 @@ static int parse_attached(const struct egm_buf *buf, uint32_t segments[SEGMENTS_
     return (int)reply.count;
 }
 
-static int greet_and_attach(struct egm_tcp_import *tcp, struct egm_tcp_connection *connection, bool is_tested,
-                            uint64_t deadline_ns, struct egm_detail *reterr)
+static int greet_and_attach(struct egm_tcp_import *tcp, struct egm_tcp_connection *connection,
+                            bool is_tested, uint64_t deadline_ns, struct egm_detail *reterr)
 {
-    struct egm_greeting greeting = {.role = EGM_ROLE_REQUESTER, .process = tcp->process, .cluster = tcp->cluster};
+    struct egm_greeting greeting = {
+        .role = EGM_ROLE_REQUESTER, .process = tcp->process, .cluster = tcp->cluster};
     struct egm_attach attach = {.provider = tcp->base.provider,
                                 .epoch = tcp->base.epoch,
                                 .session = tcp->session,
@@ -140,11 +145,12 @@ static int greet_and_attach(struct egm_tcp_import *tcp, struct egm_tcp_connectio
     egm_frame_end(buf, begin);
     r = egm_frame_send(connection->fd, buf, deadline_ns);
     if (r == 0) {
-        r = egm_frame_expect(connection->fd, EGM_MSG_ATTACH_REPLY, REQUEST_ATTACH, buf, deadline_ns);
+        r = egm_frame_expect(connection->fd, EGM_MSG_ATTACH_REPLY, REQUEST_ATTACH, buf,
+                             deadline_ns);
     }
     if (r < 0) {
-        return egm_fail(reterr, r, "attach", "no valid answer from the provider at '%.200s': %s", tcp->address,
-                        egm_strerror(r));
+        return egm_fail(reterr, r, "attach", "no valid answer from the provider at '%.200s': %s",
+                        tcp->address, egm_strerror(r));
     }
     int count = parse_attached(buf, segments, reterr);
     for (int i = 0; is_tested && i < count; i++) {
@@ -209,7 +215,8 @@ static struct egm_tcp_connection *take_idle(struct egm_tcp_import *tcp)
     struct egm_link *link;
 
     while ((link = egm_list_pop_front(&tcp->idle))) {
-        struct egm_tcp_connection *connection = egm_container_of(link, struct egm_tcp_connection, link);
+        struct egm_tcp_connection *connection =
+            egm_container_of(link, struct egm_tcp_connection, link);
         if (!egm_net_is_stale(connection->fd)) {
             return connection;
         }
@@ -246,15 +253,16 @@ static void forget(struct egm_tcp_import *tcp, struct egm_tcp_connection *connec
 }
 
 /* *ret_is_new tells whether T2 applies. */
-static int take(struct egm_tcp_import *tcp, uint64_t deadline_ns, struct egm_tcp_connection **ret_connection,
-                bool *ret_is_new)
+static int take(struct egm_tcp_import *tcp, uint64_t deadline_ns,
+                struct egm_tcp_connection **ret_connection, bool *ret_is_new)
 {
     struct egm_tcp_connection *connection;
     struct timespec until = monotonic_at(deadline_ns);
     int r = 0;
 
     pthread_mutex_lock(&tcp->lock);
-    while (!(connection = take_idle(tcp)) && tcp->open_count >= EGM_TCP_CONNECTIONS && !tcp->is_interrupted && r == 0) {
+    while (!(connection = take_idle(tcp)) && tcp->open_count >= EGM_TCP_CONNECTIONS &&
+           !tcp->is_interrupted && r == 0) {
         r = pthread_cond_timedwait(&tcp->is_free, &tcp->lock, &until);
     }
     bool is_interrupted = tcp->is_interrupted;
@@ -272,7 +280,8 @@ static int take(struct egm_tcp_import *tcp, uint64_t deadline_ns, struct egm_tcp
     if (r != 0 || is_interrupted) {
         return is_interrupted ? EGM_E_PEER_GONE : EGM_E_TIMEOUT;
     }
-    r = open_connection(tcp, /*is_tested=*/false, egm_min_u64(deadline_ns, egm_clock_ns() + CONNECT_NS), ret_connection,
+    r = open_connection(tcp, /*is_tested=*/false,
+                        egm_min_u64(deadline_ns, egm_clock_ns() + CONNECT_NS), ret_connection,
                         NULL);
     if (r == 0) {
         r = enter(tcp, *ret_connection);
@@ -304,8 +313,8 @@ static int status_of(int code)
     return code == EGM_E_TIMEOUT || code == -ENOMEM ? code : EGM_E_PEER_GONE;
 }
 
-static int run_once(struct egm_tcp_import *tcp, struct egm_transfer *transfers, size_t count, uint64_t deadline_ns,
-                    bool *ret_may_repeat)
+static int run_once(struct egm_tcp_import *tcp, struct egm_transfer *transfers, size_t count,
+                    uint64_t deadline_ns, bool *ret_may_repeat)
 {
     struct egm_tcp_connection *connection;
     bool is_new;
@@ -321,11 +330,12 @@ static int run_once(struct egm_tcp_import *tcp, struct egm_transfer *transfers, 
         return 0;
     }
     *ret_may_repeat = !is_new && !connection->has_answered && r != EGM_E_TIMEOUT; /* T2 */
-    forget(tcp, connection);                                                    /* T1 */
+    forget(tcp, connection);                                                      /* T1 */
     return r;
 }
 
-static void run(struct egm_tcp_import *tcp, struct egm_transfer *transfers, size_t count, uint64_t deadline_ns)
+static void run(struct egm_tcp_import *tcp, struct egm_transfer *transfers, size_t count,
+                uint64_t deadline_ns)
 {
     static struct egm_log_gate gate;
     bool may_repeat;
@@ -338,7 +348,8 @@ static void run(struct egm_tcp_import *tcp, struct egm_transfer *transfers, size
     if (r == 0) {
         return;
     }
-    egm_log_gated(&gate, EGM_LOG_DEBUG, "data connection failed address=%s err=\"%s\"", tcp->address, egm_strerror(r));
+    egm_log_gated(&gate, EGM_LOG_DEBUG, "data connection failed address=%s err=\"%s\"",
+                  tcp->address, egm_strerror(r));
     for (size_t i = 0; i < count; i++) {
         if (transfers[i].status == EGM_TCP_PENDING) {
             transfers[i].status = status_of(r);
@@ -352,7 +363,8 @@ static int check(const struct egm_transfer *t)
     uint64_t room = 0;
     uint64_t user = 0;
 
-    if (t->length == 0 || t->length > EGM_MAX_OBJECT_BYTES || t->extent_count == 0 || t->extent_count > EGM_MAX_EXTENTS) {
+    if (t->length == 0 || t->length > EGM_MAX_OBJECT_BYTES || t->extent_count == 0 ||
+        t->extent_count > EGM_MAX_EXTENTS) {
         return EGM_E_PROTO;
     }
     for (uint32_t i = 0; i < t->extent_count; i++) {
@@ -371,7 +383,8 @@ static int check(const struct egm_transfer *t)
     return user < t->length || (t->is_write && user != t->length) ? EGM_E_INVALID : EGM_TCP_PENDING;
 }
 
-static void tcp_transfer(struct egm_import *import, struct egm_transfer *transfers, size_t count, uint64_t deadline_ns)
+static void tcp_transfer(struct egm_import *import, struct egm_transfer *transfers, size_t count,
+                         uint64_t deadline_ns)
 {
     struct egm_tcp_import *tcp = egm_container_of(import, struct egm_tcp_import, base);
 
@@ -379,7 +392,8 @@ static void tcp_transfer(struct egm_import *import, struct egm_transfer *transfe
         transfers[i].status = check(&transfers[i]);
     }
     for (size_t begin = 0, end; begin < count; begin = end) {
-        for (end = begin + 1; end < count && transfers[end].is_write == transfers[begin].is_write; end++) {
+        for (end = begin + 1; end < count && transfers[end].is_write == transfers[begin].is_write;
+             end++) {
         }
         run(tcp, transfers + begin, end - begin, deadline_ns);
     }
@@ -445,7 +459,8 @@ static struct egm_tcp_import *create(const struct egm_import_options *options)
     if (!tcp) {
         return NULL;
     }
-    tcp->base = (struct egm_import){.ops = &egm_mover_tcp, .provider = options->provider, .epoch = options->epoch};
+    tcp->base = (struct egm_import){
+        .ops = &egm_mover_tcp, .provider = options->provider, .epoch = options->epoch};
     tcp->session = options->session;
     tcp->process = options->process;
     egm_list_init(&tcp->idle);
@@ -485,7 +500,8 @@ static int tcp_attach(const struct egm_import_options *options, struct egm_impor
     return 0;
 }
 
-/* The fork handlers have closed the sockets; closing their numbers again does nothing. The lock's state is unknown. */
+/* The fork handlers have closed the sockets; closing their numbers again does nothing. The lock's
+ * state is unknown. */
 static void tcp_abandon(struct egm_import *import)
 {
     struct egm_tcp_import *tcp = egm_container_of(import, struct egm_tcp_import, base);

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mover/tcp/tcp.h"
-
 #include "base/checked.h"
 #include "base/limits.h"
 
+#include "egmstore/errors.h"
 #include "mover/checksum.h"
+#include "mover/tcp/tcp.h"
 #include "os/net.h"
 #include "wire/status.h"
-
-#include "egmstore/errors.h"
 
 #include <string.h>
 
@@ -52,7 +50,8 @@ struct stream {
     unsigned used;
     uint64_t used_bytes;
 
-    /* the one transfer whose bytes are under way: of the sender for writes, of the receiver for reads */
+    /* the one transfer whose bytes are under way: of the sender for writes, of the receiver for
+     * reads */
     struct place user;
     size_t user_index; /* SIZE_MAX: none */
     struct egm_checksum checksum;
@@ -75,7 +74,8 @@ static void place_seek(struct place *place, uint64_t at)
         place->offset = 0;
         place->at = 0;
     }
-    while (place->index < place->count && at - place->at >= place->iov[place->index].iov_len - place->offset) {
+    while (place->index < place->count &&
+           at - place->at >= place->iov[place->index].iov_len - place->offset) {
         place->at += place->iov[place->index].iov_len - place->offset;
         place->index++;
         place->offset = 0;
@@ -84,8 +84,10 @@ static void place_seek(struct place *place, uint64_t at)
     place->at = at;
 }
 
-/* Cuts the next at most `max` bytes into at most `piece_max` pieces and moves on. Returns the bytes. */
-static uint64_t place_take(struct place *place, uint64_t max, struct iovec *pieces, size_t piece_max, size_t *ret_count)
+/* Cuts the next at most `max` bytes into at most `piece_max` pieces and moves on. Returns the
+ * bytes. */
+static uint64_t place_take(struct place *place, uint64_t max, struct iovec *pieces,
+                           size_t piece_max, size_t *ret_count)
 {
     uint64_t taken = 0;
     size_t count = 0;
@@ -94,7 +96,8 @@ static uint64_t place_take(struct place *place, uint64_t max, struct iovec *piec
         const struct iovec *piece = &place->iov[place->index];
         uint64_t size = egm_min_u64(piece->iov_len - place->offset, max - taken);
         if (size > 0) {
-            pieces[count++] = (struct iovec){.iov_base = (char *)piece->iov_base + place->offset, .iov_len = size};
+            pieces[count++] = (struct iovec){.iov_base = (char *)piece->iov_base + place->offset,
+                                             .iov_len = size};
         }
         taken += size;
         place->offset += size;
@@ -123,7 +126,8 @@ static void user_at(struct stream *s, size_t index, uint64_t skip)
 
 /* ---- asking ---- */
 
-/* Finds the next chunk to ask for; false at the end. A transfer that its guard stops gets its status here. */
+/* Finds the next chunk to ask for; false at the end. A transfer that its guard stops gets its
+ * status here. */
 static bool next_chunk(struct stream *s, struct chunk *ret_chunk)
 {
     for (; s->next_index < s->count; s->next_index++, s->next_skip = 0) {
@@ -236,8 +240,8 @@ static int send_bytes(struct stream *s, const struct chunk *chunk)
         }
         struct iovec *pieces = &s->pending[s->pending_count];
         size_t count;
-        uint64_t size = place_take(&s->user, egm_min_u64(left, EGM_TCP_STEP - s->pending_bytes), pieces,
-                                   PIECES - s->pending_count, &count);
+        uint64_t size = place_take(&s->user, egm_min_u64(left, EGM_TCP_STEP - s->pending_bytes),
+                                   pieces, PIECES - s->pending_count, &count);
         if (size == 0) {
             return EGM_E_INVALID;
         }
@@ -276,7 +280,8 @@ static int ask_writes(struct stream *s)
                 return r;
             }
         }
-        s->pending[s->pending_count++] = (struct iovec){.iov_base = s->requests[slot], .iov_len = buf->len};
+        s->pending[s->pending_count++] =
+            (struct iovec){.iov_base = s->requests[slot], .iov_len = buf->len};
         int r = send_bytes(s, &chunk);
         if (r < 0) {
             return r;
@@ -305,7 +310,8 @@ static void fail_transfer(struct egm_transfer *t, int code)
     }
 }
 
-/* Receives the chunk's bytes, and with the last of them the head of the next answer, if one is due. */
+/* Receives the chunk's bytes, and with the last of them the head of the next answer, if one is
+ * due. */
 static int receive_bytes(struct stream *s, const struct chunk *chunk)
 {
     struct iovec pieces[PIECES + 1];
@@ -315,7 +321,8 @@ static int receive_bytes(struct stream *s, const struct chunk *chunk)
     user_at(s, chunk->index, chunk->skip);
     while (left > 0) {
         size_t count;
-        uint64_t size = place_take(&s->user, egm_min_u64(left, EGM_TCP_STEP), pieces, PIECES, &count);
+        uint64_t size =
+            place_take(&s->user, egm_min_u64(left, EGM_TCP_STEP), pieces, PIECES, &count);
         if (size == 0) {
             return EGM_E_INVALID;
         }
@@ -323,7 +330,8 @@ static int receive_bytes(struct stream *s, const struct chunk *chunk)
         left -= size;
         size_t receive_count = count;
         if (left == 0 && s->used > 0) {
-            pieces[receive_count++] = (struct iovec){.iov_base = s->head, .iov_len = sizeof(s->head)};
+            pieces[receive_count++] =
+                (struct iovec){.iov_base = s->head, .iov_len = sizeof(s->head)};
             s->has_head = true;
         }
         int r = egm_net_recvv(s->connection->fd, pieces, receive_count, s->deadline_ns);
@@ -351,10 +359,12 @@ static int answer_read(struct stream *s)
     }
     s->has_head = false;
     s->connection->has_answered = true;
-    struct egm_cursor cursor = egm_cursor_of(s->head + EGM_FRAME_HEADER, sizeof(s->head) - EGM_FRAME_HEADER);
+    struct egm_cursor cursor =
+        egm_cursor_of(s->head + EGM_FRAME_HEADER, sizeof(s->head) - EGM_FRAME_HEADER);
     struct egm_read_reply reply;
     egm_take_read_reply(&cursor, &reply);
-    int r = parse_head(s->head, EGM_MSG_READ_REPLY, READ_REPLY_BYTES - EGM_FRAME_HEADER, chunk.request);
+    int r =
+        parse_head(s->head, EGM_MSG_READ_REPLY, READ_REPLY_BYTES - EGM_FRAME_HEADER, chunk.request);
     if (r < 0 || reply.length != (reply.status == 0 ? chunk.length : 0) || reply.status > 0) {
         return EGM_E_PROTO;
     }
@@ -365,7 +375,8 @@ static int answer_read(struct stream *s)
     }
     r = receive_bytes(s, &chunk);
     if (r == 0 && t->status == EGM_TCP_PENDING && chunk.skip + chunk.length == t->length) {
-        t->status = t->has_checksum && egm_checksum_final(&s->checksum) != t->checksum ? EGM_E_CHECKSUM : 0;
+        t->status =
+            t->has_checksum && egm_checksum_final(&s->checksum) != t->checksum ? EGM_E_CHECKSUM : 0;
         s->user_index = SIZE_MAX;
     }
     return r;
@@ -382,7 +393,8 @@ static int answer_write(struct stream *s)
         return r;
     }
     s->connection->has_answered = true;
-    struct egm_cursor cursor = egm_cursor_of(head + EGM_FRAME_HEADER, sizeof(head) - EGM_FRAME_HEADER);
+    struct egm_cursor cursor =
+        egm_cursor_of(head + EGM_FRAME_HEADER, sizeof(head) - EGM_FRAME_HEADER);
     struct egm_result result;
     egm_take_result(&cursor, &result);
     r = parse_head(head, EGM_MSG_WRITE_REPLY, WRITE_REPLY_BYTES - EGM_FRAME_HEADER, chunk.request);

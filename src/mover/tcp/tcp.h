@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tcp mover: bytes go through the provider's data port, for providers that no better mover reaches.
+/* The tcp mover: bytes go through the provider's data port, for providers that no better mover
+ * reaches.
  *
- * An import keeps up to EGM_TCP_CONNECTIONS long-lived connections (B53), each greeted and attached once. A transfer call
- * takes one, or waits for one inside its deadline, and streams its batch over it:
+ * An import keeps up to EGM_TCP_CONNECTIONS long-lived connections (B53), each greeted and attached
+ * once. A transfer call takes one, or waits for one inside its deadline, and streams its batch over
+ * it:
  *
- *   the batch -> chunks of at most 1 MiB, in order -> at most EGM_TCP_DEPTH requests unanswered -> answers in order
+ *   the batch -> chunks of at most 1 MiB, in order -> at most EGM_TCP_DEPTH requests unanswered ->
+ *   answers in order
  *
- * Chunks carry the guard: a writer that must stop sends no further chunk, and the stream stays in step, because whatever
- * was begun is finished. Data is received into, and sent from, the caller's pieces; its checksum is computed in steps
- * that fit the cache.
+ * Chunks carry the guard: a writer that must stop sends no further chunk, and the stream stays in
+ * step, because whatever was begun is finished. Data is received into, and sent from, the caller's
+ * pieces; its checksum is computed in steps that fit the cache.
  *
- * T1: transfer() returns only when its connection is idle (every request answered) or closed. So nothing arrives in the
- *     caller's buffers later (I7, B25), and no answer of one call can be read by another.
- * T2: a connection that was idle may have been closed by the peer meanwhile. If it fails before it has answered anything,
- *     the batch is run once more over a new one, quietly (B52). Both directions are idempotent.
+ * T1: transfer() returns only when its connection is idle (every request answered) or closed. So
+ *     nothing arrives in the caller's buffers later (I7, B25), and no answer of one call can be
+ *     read by another.
+ * T2: a connection that was idle may have been closed by the peer meanwhile. If it fails before it
+ *     has answered anything, the batch is run once more over a new one, quietly (B52). Both
+ *     directions are idempotent.
  *
- * An import is lost when no connection is left open: its provider then counts us as gone. Threading: all calls but detach
- * from any threads; the pool is under `lock`, a taken connection belongs to its taker. */
+ * An import is lost when no connection is left open: its provider then counts us as gone.
+ * Threading: all calls but detach from any threads; the pool is under `lock`, a taken connection
+ * belongs to its taker. */
 #ifndef EGM_MOVER_TCP_TCP_H
 #define EGM_MOVER_TCP_TCP_H
 
@@ -64,13 +70,13 @@ struct egm_tcp_import {
     unsigned open_count;    /* under lock: idle, taken, or being opened */
 };
 
-/* For a client that closes: transfers that run end with EGM_E_PEER_GONE at once, and none begins any more. Pre: a tcp
- * import. @threadsafe */
+/* For a client that closes: transfers that run end with EGM_E_PEER_GONE at once, and none begins
+ * any more. Pre: a tcp import. @threadsafe */
 void egm_tcp_interrupt(struct egm_import *import);
 
-/* Runs the pending transfers of a batch that all go the same way, and sets their status. 0, or the connection's failure:
- * then it must be closed, and some transfers may still be pending. */
-EGM_MUST_CHECK int egm_tcp_run(struct egm_tcp_connection *connection, struct egm_transfer *transfers, size_t count,
-                               uint64_t deadline_ns);
+/* Runs the pending transfers of a batch that all go the same way, and sets their status. 0, or the
+ * connection's failure: then it must be closed, and some transfers may still be pending. */
+EGM_MUST_CHECK int egm_tcp_run(struct egm_tcp_connection *connection,
+                               struct egm_transfer *transfers, size_t count, uint64_t deadline_ns);
 
 #endif
