@@ -40,10 +40,20 @@ EGM_EXPORT EGM_MUST_CHECK int egm_store_open(const struct egm_store_options *opt
                                              struct egm_store **ret_store,
                                              struct egm_detail *reterr);
 
-/* Makes calls in flight fail fast, waits until they have left the caller's buffers, drains the
- * embedded provider and gives everything back. NULL is allowed. Idempotent through the handle: the
- * pointer is dead afterwards. */
+/* Makes calls in flight fail fast (EGM_E_CLOSED) and later ones fail at once; waits for nothing and
+ * frees nothing. For whoever shares a handle between threads: shutdown, let the others leave, then
+ * close. NULL is allowed. */
+EGM_EXPORT void egm_store_shutdown(struct egm_store *store);
+
+/* egm_store_shutdown, then waits until calls in flight have left the caller's buffers, drains the
+ * embedded provider and gives everything back. NULL is allowed. The pointer is dead afterwards. */
 EGM_EXPORT void egm_store_close(struct egm_store *store);
+
+/* For calls that this thread makes from now on: `check` is called, without any lock held, when a
+ * signal interrupts a wait for a peer; non-zero makes the call end early, its items with
+ * EGM_E_CLOSED. NULL (the default): signals interrupt nothing. A language's runtime runs its signal
+ * handlers there. */
+EGM_EXPORT void egm_on_interrupt(int (*check)(void *arg), void *arg);
 
 /* The registered name, "host:port". Borrowed until close. */
 EGM_EXPORT const char *egm_store_hostname(const struct egm_store *store);

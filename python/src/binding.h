@@ -111,6 +111,14 @@ struct egmpy_call {
     PyThreadState *thread;
 };
 
+/* store_type.c: for library calls of this thread with the GIL released by *thread: a signal that
+ * comes while one waits runs Python's handlers. If one raises, the call ends early and
+ * egmpy_checked raises in its place. */
+void egmpy_watch_signals(PyThreadState **thread);
+/* The result of a method, or NULL with the exception that a signal handler raised meanwhile. Takes
+ * `result`. */
+PyObject *egmpy_checked(PyObject *result);
+
 /* With the GIL held. False: the store is not open (noted); nothing was released, do not call
  * egmpy_leave. */
 bool egmpy_enter(struct egmpy_store *self, struct egmpy_call *ret_call);

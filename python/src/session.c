@@ -111,6 +111,7 @@ void egmpy_session_close(struct egmpy_session *session, uint32_t wait_ms)
     }
     pthread_mutex_lock(&session->lock);
     session->is_closed = true;
+    egm_store_shutdown(session->store); /* calls in flight end now */
     struct timespec until = after_ms(wait_ms);
     uint32_t inside = session->calls;
     if (inside == 0) {

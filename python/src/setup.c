@@ -58,6 +58,7 @@ enum option_kind {
     OPTION_TEXT,
     OPTION_SIZE,
     OPTION_BOOL,
+    OPTION_PORT, /* checked, then ignored */
     OPTION_IGNORED
 };
 
@@ -80,7 +81,7 @@ static const struct option_row option_rows[] = {
     {"ssd_offload_path", OPTION_IGNORED, 0},
     {"tenant_id", OPTION_TEXT, offsetof(struct setup_args, tenant)},
     {"enable_client_http_server", OPTION_BOOL, offsetof(struct setup_args, wants_http)},
-    {"client_http_port", OPTION_IGNORED, 0},
+    {"client_http_port", OPTION_PORT, 0},
 };
 
 static const struct option_row *find_option(const char *name)
@@ -125,6 +126,14 @@ static int read_option(struct egmpy_store *self, const struct option_row *row, c
                                 text);
         }
         *(int *)target = value;
+        return 0;
+    }
+    case OPTION_PORT: {
+        uint64_t port;
+        if (egm_parse_u64(text, 0, UINT16_MAX, &port) < 0) {
+            return egmpy_refuse(self, "setup: %s is no port (0 to 65535): '%.64s'", row->name,
+                                text);
+        }
         return 0;
     }
     case OPTION_IGNORED:
@@ -336,7 +345,9 @@ static int connect_store(struct egmpy_store *self, const struct egm_store_option
     uint64_t close_count = self->close_count;
     self->is_opening = true;
     PyThreadState *thread = PyEval_SaveThread();
+    egmpy_watch_signals(&thread);
     int r = open_session(options, &session, &detail);
+    egmpy_watch_signals(NULL);
     PyEval_RestoreThread(thread);
     self->is_opening = false;
     if (r < 0) {

@@ -45,6 +45,43 @@ int egmpy_refuse(struct egmpy_store *self, const char *format, ...)
     return EGM_E_INVALID;
 }
 
+/* ---- signals while a call waits ---- */
+
+/* The exception that a handler raised, kept until the method returns: between, results are built as
+ * if nothing had happened. Python runs handlers on the main thread only, so only that thread ever
+ * finds one here. */
+static _Thread_local struct {
+    PyObject *type, *value, *traceback;
+} raised;
+
+static int run_handlers(void *arg)
+{
+    PyThreadState **thread = arg;
+    PyEval_RestoreThread(*thread);
+    bool has_raised = PyErr_CheckSignals() < 0;
+    if (has_raised) {
+        PyErr_Fetch(&raised.type, &raised.value, &raised.traceback);
+    }
+    *thread = PyEval_SaveThread();
+    return has_raised;
+}
+
+void egmpy_watch_signals(PyThreadState **thread)
+{
+    egm_on_interrupt(thread ? run_handlers : NULL, thread);
+}
+
+PyObject *egmpy_checked(PyObject *result)
+{
+    if (!raised.type) {
+        return result;
+    }
+    Py_XDECREF(result);
+    PyErr_Restore(raised.type, raised.value, raised.traceback);
+    raised.type = NULL;
+    return NULL;
+}
+
 bool egmpy_enter(struct egmpy_store *self, struct egmpy_call *ret_call)
 {
     struct egmpy_session *session = self->session;
@@ -57,6 +94,7 @@ bool egmpy_enter(struct egmpy_store *self, struct egmpy_call *ret_call)
     }
     *ret_call =
         (struct egmpy_call){.session = session, .store = store, .thread = PyEval_SaveThread()};
+    egmpy_watch_signals(&ret_call->thread);
     return true;
 }
 
@@ -64,6 +102,7 @@ void egmpy_leave(struct egmpy_store *self, struct egmpy_call *call, bool failed)
 {
     egmpy_session_leave(
         call->session); /* before the GIL: the last leave of a closed session may block (B3) */
+    egmpy_watch_signals(NULL);
     PyEval_RestoreThread(call->thread);
     if (failed) {
         self->error_is_own = false;
@@ -206,9 +245,26 @@ static PyObject *store_last_error(PyObject *object, PyObject *unused)
     return PyUnicode_DecodeUTF8(shown, (Py_ssize_t)strlen(shown), "replace");
 }
 
-#define METHOD(name, text)                                                                   \
-    {                                                                                        \
-#name, (PyCFunction)(void (*)(void))egmpy_##name, METH_VARARGS | METH_KEYWORDS, text \
+/* Every method that may wait goes through egmpy_checked. */
+#define EGMPY_METHODS(M)                                                                          \
+    M(setup)                                                                                      \
+    M(register_buffer) M(unregister_buffer) M(put) M(put_parts) M(put_batch) M(put_from)          \
+        M(batch_put_from) M(batch_put_from_multi_buffers) M(upsert) M(upsert_parts)               \
+            M(upsert_batch) M(upsert_from) M(batch_upsert_from) M(get) M(get_batch) M(get_buffer) \
+                M(batch_get_buffer) M(get_into) M(batch_get_into) M(batch_get_into_multi_buffers) \
+                    M(is_exist) M(batch_is_exist) M(get_size) M(remove) M(batch_remove)           \
+                        M(remove_by_regex) M(remove_all) M(get_replica_desc)                      \
+                            M(batch_get_replica_desc)
+#define CHECKED(name)                                                                 \
+    static PyObject *checked_##name(PyObject *self, PyObject *args, PyObject *kwargs) \
+    {                                                                                 \
+        return egmpy_checked(egmpy_##name(self, args, kwargs));                       \
+    }
+EGMPY_METHODS(CHECKED)
+
+#define METHOD(name, text)                                                                     \
+    {                                                                                          \
+#name, (PyCFunction)(void (*)(void))checked_##name, METH_VARARGS | METH_KEYWORDS, text \
     }
 
 static PyMethodDef methods[] = {

@@ -10,6 +10,7 @@
 
 #include "client/internal.h"
 #include "os/clock.h"
+#include "os/net.h"
 
 #include <errno.h>
 #include <string.h>
@@ -67,6 +68,11 @@ static int check_count(size_t count, struct egm_detail *reterr)
                ? egm_fail(reterr, EGM_E_LIMIT, "call", "%zu keys in one call; at most %u", count,
                           EGM_MAX_BATCH_KEYS)
                : 0;
+}
+
+void egm_on_interrupt(int (*check)(void *arg), void *arg)
+{
+    egm_net_on_interrupt(check, arg);
 }
 
 /* ---- registration ---- */

@@ -23,6 +23,7 @@
 #include "mover/map/map.h"
 #include "mover/tcp/frame_io.h"
 #include "os/clock.h"
+#include "os/host.h"
 #include "os/thread.h"
 
 #include <errno.h>
@@ -35,7 +36,12 @@
 #define RETRY_FIRST_NS (50 * EGM_NS_PER_MS)
 #define RETRY_LAST_NS (5 * EGM_NS_PER_S)
 /* A turn's share, some ms of page table work: 320 MiB/s. */
-#define POPULATE_BYTES (UINT64_C(32) << 20)
+/* Longer than the longest pause between two tries. */
+#define SUSPECT_S 15u
+#define POPULATE_BYTES (UINT64_C(128) << 20)
+/* Between two rounds of populating: page tables of an existing pool fill at several GB/s, and a
+ * first touch that is not ahead of its use costs a copy most of its speed. */
+#define POPULATE_TICK_NS (10 * EGM_NS_PER_MS)
 
 enum provider_state {
     JOINING = 0,
@@ -340,6 +346,14 @@ static int attach(struct background *b, const struct egm_layout_provider *provid
             r = attach_with(b, &egm_mover_map, provider, address, ret_import, reterr);
         }
     }
+    bool is_elsewhere = provider->host != b->store->requester.host;
+    if (r < 0 && is_elsewhere && egm_host_is_loopback(provider->data_address)) {
+        return egm_fail(
+            reterr, EGM_E_UNSUPPORTED, "attach",
+            "its data port %.100s serves its own host only; start it with --data-address "
+            "(embedded: EGMSTORE_DATA_ADDRESS) set to an address that others reach",
+            provider->data_address);
+    }
     if (r < 0 && provider->data_address[0]) {
         struct egm_detail first = *reterr;
         r = attach_with(b, &egm_mover_tcp, provider, provider->data_address, ret_import, reterr);
@@ -352,6 +366,27 @@ static int attach(struct background *b, const struct egm_layout_provider *provid
         }
     }
     return r;
+}
+
+/* Tells the master whether this requester can reach the provider's mounts: what it cannot reach
+ * must not count as present (I6). */
+static void tell_reach(struct background *b, uint32_t index, uint32_t suspect_s)
+{
+    uint64_t deadline_ns = egm_clock_ns() + REQUEST_NS;
+
+    if (connect_and_open(b, deadline_ns) < 0) {
+        return;
+    }
+    egm_buf_clear(&b->connection->out);
+    for (uint32_t i = 0; i < b->layout->mount_count; i++) {
+        if (b->layout->mounts[i].provider_index == index) {
+            egm_requester_encode_suspect(&b->store->requester, &b->connection->out,
+                                         b->layout->mounts[i].mount, suspect_s);
+        }
+    }
+    if (egm_frame_send(b->connection->fd, &b->connection->out, deadline_ns) < 0) {
+        drop_connection(b);
+    }
 }
 
 /* True if it is attached now. */
@@ -370,9 +405,13 @@ static bool try_attach(struct background *b, uint32_t index)
     if (r < 0) {
         egm_free(attachment);
         note_failure(b, provider, &detail);
+        tell_reach(b, index, SUSPECT_S);
         return false;
     }
-    forget_failure(b, provider);
+    if (failure) {
+        forget_failure(b, provider);
+        tell_reach(b, index, 0);
+    }
     *attachment = (struct egm_attachment){.import = import,
                                           .ref_count = 1,
                                           .provider = provider->provider,
@@ -412,21 +451,30 @@ static bool reconcile(struct background *b)
     return is_changed;
 }
 
-static void populate(struct background *b)
+/* True if there is more to do. */
+static bool populate(struct background *b)
 {
     for (uint32_t i = 0; b->layout && i < b->layout->provider_count; i++) {
         struct egm_attachment *attachment = b->attachments[i];
         if (attachment && attachment->is_map &&
             egm_map_populate_more(attachment->import, POPULATE_BYTES) > 0) {
-            return; /* the rest in later turns */
+            return true;
         }
     }
+    return false;
 }
 
-static void turn(struct background *b)
+/* Returns when the next one is due. */
+static uint64_t turn(struct background *b)
 {
     bool is_changed = false;
 
+    pthread_mutex_lock(&b->store->lock);
+    uint64_t refresh_asked = b->store->refresh_asked;
+    if (refresh_asked != b->store->refresh_done) {
+        b->next_ping_ns = 0; /* its answer tells the layout's version */
+    }
+    pthread_mutex_unlock(&b->store->lock);
     ping(b);
     if (is_layout_due(b)) {
         struct egm_layout_snapshot *layout = fetch_layout(b);
@@ -441,12 +489,13 @@ static void turn(struct background *b)
     }
     egm_background_reap(b->store);
     pthread_mutex_lock(&b->store->lock);
-    if (b->layout && !b->store->has_settled) {
-        b->store->has_settled = true;
+    if ((b->layout && !b->store->has_settled) || refresh_asked != b->store->refresh_done) {
+        b->store->has_settled = b->store->has_settled || b->layout;
+        b->store->refresh_done = refresh_asked;
         pthread_cond_broadcast(&b->store->changed);
     }
     pthread_mutex_unlock(&b->store->lock);
-    populate(b);
+    return egm_clock_ns() + (populate(b) ? POPULATE_TICK_NS : TICK_NS);
 }
 
 static void pause_until(struct egm_store *store, uint64_t at_ns)
@@ -480,11 +529,25 @@ static void *run(void *arg)
     struct background b = {.store = arg};
 
     while (!egm_store_is_dead(b.store)) {
-        turn(&b);
-        pause_until(b.store, egm_clock_ns() + TICK_NS);
+        pause_until(b.store, turn(&b));
     }
     finish(&b);
     return NULL;
+}
+
+void egm_background_refresh(struct egm_store *store, uint64_t deadline_ns)
+{
+    struct timespec until = egm_client_monotonic(deadline_ns);
+    int r = 0;
+
+    pthread_mutex_lock(&store->lock);
+    uint64_t mine = ++store->refresh_asked;
+    store->is_woken = true;
+    pthread_cond_signal(&store->wake);
+    while (r == 0 && store->refresh_done < mine && !egm_store_is_dead(store)) {
+        r = pthread_cond_timedwait(&store->changed, &store->lock, &until);
+    }
+    pthread_mutex_unlock(&store->lock);
 }
 
 int egm_background_start(struct egm_store *store)

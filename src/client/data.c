@@ -589,10 +589,57 @@ static int run_call(struct egm_store *store, const struct egm_put_params *params
     return !is_answered && failed_count == count && count > 0 ? (int)items[0].result : 0;
 }
 
+static bool is_attached_by_name(const struct egm_view *view, const char *name)
+{
+    for (uint32_t i = 0; i < view->layout->provider_count; i++) {
+        if (view->attachments[i] && strcmp(view->layout->providers[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the put names, or needs, more providers than are attached. */
+static bool wants_more_providers(struct egm_store *store, const struct egm_put_params *params)
+{
+    struct egm_view *view = egm_view_acquire(store);
+    uint32_t attached = 0;
+    bool is_wanting = !view;
+
+    for (uint32_t i = 0; view && i < view->layout->provider_count; i++) {
+        attached += view->attachments[i] != NULL;
+    }
+    for (size_t i = 0; view && i < params->preferred_count && !is_wanting; i++) {
+        is_wanting = !is_attached_by_name(view, params->preferred_names[i]);
+    }
+    is_wanting = is_wanting || attached < params->replica_count;
+    egm_view_release(store, view);
+    return is_wanting;
+}
+
+/* A provider that joined within the last heartbeat may not be attached yet. The master places only
+ * where this session reaches, so a put that names it would go elsewhere. */
+static void look_for_providers(struct egm_store *store, uint64_t deadline_ns)
+{
+    uint64_t now = egm_clock_ns();
+
+    pthread_mutex_lock(&store->lock);
+    bool is_due = now >= store->next_look_ns;
+    store->next_look_ns = is_due ? now + EGM_NS_PER_S : store->next_look_ns;
+    pthread_mutex_unlock(&store->lock);
+    if (is_due) {
+        egm_background_refresh(store, egm_min_u64(deadline_ns, now + EGM_NS_PER_S / 2));
+    }
+}
+
 int egm_client_put(struct egm_store *store, const struct egm_put_params *params,
                    struct egm_op_item *items, size_t count, uint64_t deadline_ns,
                    struct egm_detail *reterr)
 {
+    if ((params->preferred_count > 0 || params->replica_count > 1) &&
+        wants_more_providers(store, params)) {
+        look_for_providers(store, deadline_ns);
+    }
     return run_call(store, params, items, count, deadline_ns, reterr);
 }
 

@@ -7,6 +7,7 @@
 #include "client/internal.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 /* Below the 10 s at which service managers and vLLM's shutdown lose patience. */
 #define DRAIN_MS 8000u
@@ -23,6 +24,9 @@ int egm_embedded_open(const struct egm_store_options *options, const char *maste
     struct egm_provider_options wanted = {.master = master,
                                           .hostname = options->hostname,
                                           .memory_kind = options->memory_kind,
+                                          /* NULL: loopback. There is no authentication yet, so that
+                                           * a routable address has to be asked for. */
+                                          .data_address = getenv("EGMSTORE_DATA_ADDRESS"),
                                           .size_bytes = options->segment_bytes,
                                           .wait_master_ms = WAIT_MASTER_MS};
 

@@ -184,6 +184,8 @@ struct egm_store {
     bool has_thread;
     pthread_cond_t wake; /* with lock: background has work before its next tick */
     bool is_woken;
+    uint64_t refresh_asked, refresh_done; /* rounds of egm_background_refresh */
+    uint64_t next_look_ns;         /* a put that misses providers may have them looked for again */
     bool has_settled;              /* a first round over all providers is done */
     struct egm_embedded *embedded; /* NULL: none */
 };
@@ -200,6 +202,9 @@ void egm_store_note_master(struct egm_store *store, bool is_there);
 
 EGM_MUST_CHECK int egm_background_start(struct egm_store *store);
 void egm_background_stop(struct egm_store *store);
+/* Has the layout fetched and its providers attached now; returns when that was tried once, or at
+ * the deadline. */
+void egm_background_refresh(struct egm_store *store, uint64_t deadline_ns);
 /* Unmaps what no view names any more. */
 void egm_background_reap(struct egm_store *store);
 

@@ -151,7 +151,7 @@ static int open_session(struct egm_store *store, struct egm_detail *reterr)
         }
         bool is_final = r == EGM_E_VERSION || r == EGM_E_NOT_PERMITTED || r == EGM_E_INVALID ||
                         r == -ENOMEM || r == EGM_E_NOT_FOUND || r == EGM_E_LIMIT ||
-                        r == EGM_E_PROTO;
+                        r == EGM_E_PROTO || r == EGM_E_CLOSED;
         if (is_final || egm_clock_ns() + RETRY_NS >= deadline_ns) {
             int code = is_final ? r : r == EGM_E_TIMEOUT ? EGM_E_TIMEOUT : EGM_E_PEER_GONE;
             return egm_fail(reterr, code, "open", "no session at the master '%.100s': %.200s",
@@ -284,10 +284,16 @@ static void destroy(struct egm_store *store)
     egm_free(store);
 }
 
-void egm_store_close(struct egm_store *store)
+static bool is_ours(const struct egm_store *store)
 {
-    if (!store || atomic_load_explicit(&store->is_forked, memory_order_relaxed)) {
-        return; /* in a child: fds are closed already, the rest belongs to threads that are gone */
+    /* In a child: fds are closed already, the rest belongs to threads that are gone. */
+    return store && !atomic_load_explicit(&store->is_forked, memory_order_relaxed);
+}
+
+void egm_store_shutdown(struct egm_store *store)
+{
+    if (!is_ours(store)) {
+        return;
     }
     pthread_mutex_lock(&store->lock);
     atomic_store_explicit(&store->is_closing, true, memory_order_relaxed);
@@ -295,6 +301,14 @@ void egm_store_close(struct egm_store *store)
     pthread_mutex_unlock(&store->lock);
     egm_connections_shut(store);
     interrupt_copies(store);
+}
+
+void egm_store_close(struct egm_store *store)
+{
+    if (!is_ours(store)) {
+        return;
+    }
+    egm_store_shutdown(store);
     pthread_mutex_lock(&store->lock);
     while (store->calls_in_flight > 0) {
         pthread_cond_wait(&store->changed, &store->lock);

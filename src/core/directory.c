@@ -158,7 +158,8 @@ int egm_directory_new(struct egm_directory *d, uint32_t tenant, struct egm_bytes
                              .group = NONE,
                              .group_prev = NONE,
                              .group_next = NONE,
-                             .session = NONE};
+                             .session = NONE,
+                             .waiter = NONE};
     if (many) {
         o->replicas.many = many;
     }

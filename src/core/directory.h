@@ -84,8 +84,9 @@ struct egm_object {
     uint32_t group_prev, group_next; /* members of its group */
     uint32_t group;                  /* slot of the group, or EGM_NO_OBJECT */
     uint32_t session;                /* WRITING, QUARANTINED: slot of the writer's session */
-    uint64_t soft_pin_until_ns;      /* 0: none */
-    uint64_t began_ns;               /* WRITING: when */
+    uint32_t waiter;            /* REMOVED: index of who waits for its record; or EGM_NO_OBJECT */
+    uint64_t soft_pin_until_ns; /* 0: none */
+    uint64_t began_ns;          /* WRITING: when */
     union {
         struct egm_object_replica one;   /* replica_count == 1 */
         struct egm_object_replica *many; /* owned */

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/mutant.h"
 
 #include "core/master_state.h"
 
@@ -60,13 +61,22 @@ int egm_master_create(const struct egm_master_options *options, const struct egm
     return 0;
 }
 
+static void drop_waiter(struct egm_master *m, uint32_t i)
+{
+    egm_object_at(&m->directory, m->waiters[i].object)->waiter = EGM_NONE;
+    m->waiters[i] = m->waiters[--m->waiter_count];
+    if (i < m->waiter_count) {
+        egm_object_at(&m->directory, m->waiters[i].object)->waiter = i;
+    }
+}
+
 /* Nothing may name the request any more, and what it leased so far is given back. */
 static void free_request(struct egm_master *m, struct egm_request *r)
 {
     egm_records_forget(m, r);
     for (uint32_t i = m->waiter_count; r->waiting > 0 && i-- > 0;) {
         if (m->waiters[i].request == r) {
-            m->waiters[i] = m->waiters[--m->waiter_count];
+            drop_waiter(m, i);
         }
     }
     if (r->op) {
@@ -277,21 +287,38 @@ void egm_request_wait(struct egm_master *m, struct egm_request *r, uint32_t obje
         m->waiters = grown;
         m->waiter_room = room;
     }
+    egm_object_at(&m->directory, object)->waiter = m->waiter_count;
     m->waiters[m->waiter_count++] = (struct egm_waiter){.object = object, .request = r};
     r->waiting++;
 }
 
+bool egm_object_is_unrecorded(const struct egm_master *m, uint32_t id)
+{
+    struct egm_object *o = egm_object_at(&m->directory, id);
+    for (uint32_t i = 0; i < o->replica_count && o->state == EGM_OBJECT_REMOVED; i++) {
+        const struct egm_object_replica *r = &egm_object_replicas(o)[i];
+        uint32_t provider = m->mounts[r->mount].provider;
+        if (!r->is_acked && provider != EGM_NONE && m->providers[provider].peer != EGM_NONE) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void egm_request_settle(struct egm_master *m, uint32_t object)
 {
-    for (uint32_t i = m->waiter_count; i-- > 0;) {
-        if (m->waiters[i].object == object) {
-            struct egm_request *r = m->waiters[i].request;
-            m->waiters[i] = m->waiters[--m->waiter_count];
-            if (--r->waiting == 0 && egm_link_is_listed(&r->link)) {
-                egm_list_remove(&r->link);
-                egm_list_push_back(&m->runnable, &r->link);
-            }
-        }
+    if (egm_object_is_unrecorded(m, object) && !EGM_MUTANT(25)) {
+        return; /* one of its providers is out of reach, another is not (I12) */
+    }
+    uint32_t waiter = egm_object_at(&m->directory, object)->waiter;
+    if (waiter == EGM_NONE) {
+        return;
+    }
+    struct egm_request *r = m->waiters[waiter].request;
+    drop_waiter(m, waiter);
+    if (--r->waiting == 0 && egm_link_is_listed(&r->link)) {
+        egm_list_remove(&r->link);
+        egm_list_push_back(&m->runnable, &r->link);
     }
 }
 
@@ -572,11 +599,11 @@ void egm_object_release(struct egm_master *m, uint32_t id)
     for (uint32_t i = 0; i < o->replica_count; i++) {
         is_acked = is_acked && egm_object_replicas(o)[i].is_acked;
     }
+    egm_request_settle(m, id);
     if (!is_acked) {
         return;
     }
-    egm_request_settle(m, id);
-    if (o->readers > 0) {
+    if (o->readers > 0 && !EGM_MUTANT(12)) {
         return; /* keeps I3 (a) */
     }
     egm_object_set_state(m, id, EGM_OBJECT_FREE);
@@ -593,7 +620,8 @@ void egm_object_release(struct egm_master *m, uint32_t id)
 
 bool egm_object_is_visible(const struct egm_master *m, struct egm_object *o, uint32_t session)
 {
-    if (o->state != EGM_OBJECT_SEALED || o->generation < m->directory.tenants[o->tenant].floor) {
+    if (o->state != EGM_OBJECT_SEALED ||
+        (o->generation < m->directory.tenants[o->tenant].floor && !EGM_MUTANT(7))) {
         return false;
     }
     for (uint32_t i = 0; i < o->replica_count; i++) {
@@ -648,8 +676,8 @@ static void sweep_object(struct egm_master *m, uint32_t id)
             gone++;
         }
     }
-    bool is_below =
-        o->state == EGM_OBJECT_SEALED && o->generation < m->directory.tenants[o->tenant].floor;
+    bool is_below = !EGM_MUTANT(7) && o->state == EGM_OBJECT_SEALED &&
+                    o->generation < m->directory.tenants[o->tenant].floor;
     if (o->state == EGM_OBJECT_REMOVED) {
         egm_object_release(m, id);
     } else if (is_below || gone == o->replica_count) {

@@ -10,11 +10,12 @@
  *                              LOST -------- session_ttl without it ---------------+
  *
  * A mount's allocator is set up only when every held map slot belongs to a session that has listed
- * its open writes in this life of the master (`is_known`), or is free: until then anything there
- * may still be written by a process that an earlier master let in. The listed writes start as
+ * its open writes since the provider joined (`is_known`), or is free: until then anything there
+ * may still be written by a process that another master let in. The listed writes start as
  * QUARANTINED objects. This is I3 (c) across a master's restart. */
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/mutant.h"
 
 #include "core/master_state.h"
 
@@ -217,7 +218,7 @@ static void resolve_mount(struct egm_master *m, uint32_t mount)
             mt->unresolved++;
         }
     }
-    if (mt->unresolved == 0) {
+    if (mt->unresolved == 0 || EGM_MUTANT(15)) {
         set_up_allocator(m, mount);
     }
 }
@@ -233,54 +234,10 @@ void egm_mount_resolve(struct egm_master *m, uint64_t session)
 }
 
 /* ---- joining ---- */
-/* A writer of a mount that goes may still store there, and the same memory may come back: then as after a restart of
- * the master, what it writes is a claim. False: no memory. */
-static bool keep_claim(struct egm_master *m, const struct egm_provider_state *p,
-                       struct egm_session_state *s, const struct egm_object *o,
-                       struct egm_object_replica *r)
-{
-    struct egm_claim *grown = egm_realloc(s->claims, (s->claim_count + 1) * sizeof *grown);
-    if (!grown) {
-        return false;
-    }
-    s->claims = grown;
-    struct egm_claim *claim = &grown[s->claim_count++];
-    *claim = (struct egm_claim){.write = {.generation = o->generation,
-                                          .provider = p->id,
-                                          .epoch = p->epoch,
-                                          .segment = m->mounts[r->mount].segment,
-                                          .extent_count = r->place_count}};
-    for (uint32_t i = 0; i < r->place_count; i++) {
-        struct egm_place place = egm_replica_places(r)[i];
-        claim->extents[i] = (struct egm_extent){.offset = place.at * EGM_SLOT,
-                                                .length = place.count * EGM_SLOT};
-    }
-    return true;
-}
-
-static void keep_claims(struct egm_master *m, uint32_t provider)
-{
-    for (uint32_t i = 0; i < m->session_room; i++) {
-        struct egm_session_state *s = &m->sessions[i];
-        for (uint32_t id = s->id ? s->first_write : EGM_NO_OBJECT; id != EGM_NO_OBJECT;) {
-            struct egm_object *o = egm_object_at(&m->directory, id);
-            id = o->next;
-            for (uint32_t k = 0; k < o->replica_count; k++) {
-                struct egm_object_replica *r = &egm_object_replicas(o)[k];
-                if (m->mounts[r->mount].provider == provider &&
-                    !keep_claim(m, &m->providers[provider], s, o, r)) {
-                    s->is_known = false; /* it has to say again what it writes */
-                }
-            }
-        }
-    }
-}
-
 static void retire(struct egm_master *m, uint32_t provider)
 {
     struct egm_provider_state *p = &m->providers[provider];
     egm_info("provider is gone name=%s epoch=%016llx", p->name, (unsigned long long)p->epoch);
-    keep_claims(m, provider);
     while (p->slot_count > 0) {
         remove_slot(m, p, p->slot_count - 1);
     }
@@ -443,8 +400,8 @@ static int add_mounts(struct egm_master *m, uint32_t provider, const struct egm_
 static bool is_same_life(const struct egm_provider_state *p, const struct egm_mount *head)
 {
     /* p->term: the LEASE that raised it may have arrived although its answer has not. */
-    return p->epoch == head->epoch && p->leased_term &&
-           (p->leased_term == head->term || p->term == head->term) &&
+    return (p->epoch == head->epoch || EGM_MUTANT(21)) && p->leased_term &&
+           (p->leased_term == head->term || p->term == head->term || EGM_MUTANT(21)) &&
            p->mount_count == head->segment_count && p->phase != EGM_PHASE_DRAINING;
 }
 
@@ -477,6 +434,18 @@ static void send_lease(struct egm_master *m, struct egm_provider_state *p)
     egm_master_reply(m, p->peer, &m->scratch, begin);
 }
 
+/* Who has a slot here may have been given writes by another master since it told us which it has, or by us before the
+ * provider was given up. So it has to tell again before anything is placed here: it is answered that it is not known. */
+static void ask_writers(struct egm_master *m, const struct egm_provider_state *p)
+{
+    for (uint32_t i = 0; i < p->slot_count && !EGM_MUTANT(24); i++) {
+        uint32_t session = egm_session_find(m, p->slots[i].session);
+        if (session != EGM_NONE && p->slots[i].kind == EGM_IMPORT_MAP) {
+            m->sessions[session].is_known = false;
+        }
+    }
+}
+
 /* Above every term that any provider has accepted (I13); those that are ready are told at once. */
 static void raise_term(struct egm_master *m, uint32_t term)
 {
@@ -493,6 +462,13 @@ static int join(struct egm_master *m, uint32_t peer, const struct egm_mount *hea
                 const struct mount_lists *lists)
 {
     uint32_t provider = egm_provider_find(m, head->provider);
+    if (provider != EGM_NONE && m->providers[provider].peer != EGM_NONE) {
+        uint32_t old = m->providers[provider].peer;
+        m->peers[old].provider = EGM_NONE;
+        m->providers[provider].peer = EGM_NONE;
+        /* Should that one be the living, it mounts again. */
+        egm_master_violation(m, old, "its provider connected anew");
+    }
     if (provider != EGM_NONE && !is_same_life(&m->providers[provider], head)) {
         retire(m, provider);
         provider = EGM_NONE;
@@ -509,20 +485,19 @@ static int join(struct egm_master *m, uint32_t peer, const struct egm_mount *hea
         return r;
     }
     struct egm_provider_state *p = &m->providers[provider];
-    if (p->peer != EGM_NONE) {
-        m->peers[p->peer].provider = EGM_NONE;
-        egm_master_violation(m, p->peer, "its provider connected anew");
-    }
     p->peer = peer;
     m->peers[peer].provider = provider;
     if (head->term >= m->term && !is_back) {
-        raise_term(m, head->term + 1);
+        raise_term(m, head->term + (EGM_MUTANT(17) && head->term ? 0 : 1));
     }
     p->term = is_back ? p->term : m->term;
     p->phase = EGM_PHASE_JOINING;
     p->lease_next_ns = m->now_ns;
     p->lease_until_ns = 0;
     set_slots(m, p, lists->slots, head->slot_count);
+    if (!is_back) {
+        ask_writers(m, p);
+    }
     if (is_back) {
         egm_records_requeue(m, provider);
         p->resync_at = 0;
@@ -590,8 +565,8 @@ void egm_lease_reply_message(struct egm_master *m, uint32_t peer, const struct e
         return;
     }
     uint64_t duration_ns = egm_ms(m->options.segment_lease_ms);
-    p->lease_until_ns =
-        frame->request + duration_ns - egm_max_u64(1000000, duration_ns / 1000); /* I4 */
+    p->lease_until_ns = (EGM_MUTANT(4) ? m->now_ns : frame->request) + duration_ns -
+                        egm_max_u64(1000000, duration_ns / 1000); /* I4 */
     p->leased_term = reply.term;
     if (p->phase == EGM_PHASE_JOINING) {
         p->phase = EGM_PHASE_READY;
@@ -699,6 +674,9 @@ void egm_provider_tick(struct egm_master *m)
             retire(m, i);
         } else if (p->peer != EGM_NONE && p->lease_next_ns <= m->now_ns) {
             send_lease(m, p);
+        }
+        if (p->id) { /* else it was retired just now */
+            egm_records_find_lost(m, i);
         }
         for (uint32_t k = p->first_mount; p->id && k < p->first_mount + p->mount_count; k++) {
             if (!m->mounts[k].is_placeable_once && m->mounts[k].unresolved == 0) {

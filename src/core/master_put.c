@@ -7,6 +7,7 @@
  * walks all mounts once per key, which is cheap up to some hundred of them. */
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/mutant.h"
 
 #include "core/master_state.h"
 
@@ -356,7 +357,7 @@ static int seal(struct egm_master *m, uint32_t id, uint64_t checksum)
     }
     uint32_t there =
         egm_directory_find(&m->directory, o->tenant, o->hash, egm_bytes_of(o->key, o->key_size));
-    if (there != EGM_NO_OBJECT && !(o->flags & EGM_OBJECT_UPSERT) &&
+    if (there != EGM_NO_OBJECT && !(o->flags & EGM_OBJECT_UPSERT) && !EGM_MUTANT(11) &&
         egm_object_is_visible(m, egm_object_at(&m->directory, there), EGM_NONE)) {
         egm_object_remove(m, id, false); /* keeps I9: the first one stands */
         return 0;
@@ -383,7 +384,8 @@ static int seal(struct egm_master *m, uint32_t id, uint64_t checksum)
 
 static int end_one(struct egm_master *m, uint32_t session, const struct egm_ended *ended)
 {
-    uint32_t id = egm_directory_find_generation(&m->directory, ended->generation);
+    uint32_t id = EGM_MUTANT(3) ? m->sessions[session].first_write
+                                : egm_directory_find_generation(&m->directory, ended->generation);
     if (id == EGM_NO_OBJECT) {
         return EGM_E_NOT_OWNER;
     }
@@ -393,7 +395,7 @@ static int end_one(struct egm_master *m, uint32_t session, const struct egm_ende
                    ? 0
                    : EGM_E_NOT_OWNER; /* asked twice (I5) */
     }
-    if (o->session != session || o->state == EGM_OBJECT_REMOVED) {
+    if ((o->session != session && !EGM_MUTANT(9)) || o->state == EGM_OBJECT_REMOVED) {
         return EGM_E_NOT_OWNER;
     }
     if (o->state == EGM_OBJECT_WRITING && ended->outcome == 0) {

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/log.h"
+#include "base/mutant.h"
 
 #include "core/master_state.h"
 
@@ -45,9 +46,7 @@ static void queue_drop(struct egm_provider_state *p, uint32_t id)
         uint32_t room = p->drop_room ? p->drop_room * 2 : 256;
         uint32_t *grown = egm_realloc(p->drops, room * sizeof *grown);
         if (!grown) {
-            egm_error("out of memory, an object's memory stays taken until its provider re-mounts "
-                      "provider=%s",
-                      p->name);
+            p->has_lost_drops = true; /* egm_records_find_lost looks for them later */
             return;
         }
         p->drops = grown;
@@ -92,6 +91,25 @@ static void put_floor(struct egm_provider_state *p, const struct egm_directory *
                                                    .size = hash});
     p->quiet_count++;
     p->is_urgent = true;
+}
+
+/* Removals that were not queued for lack of memory. Only when no others are under way: those are on a list. */
+void egm_records_find_lost(struct egm_master *m, uint32_t provider)
+{
+    struct egm_provider_state *p = &m->providers[provider];
+    if (!p->has_lost_drops || p->drop_count > 0 || !egm_list_is_empty(&p->batches)) {
+        return;
+    }
+    p->has_lost_drops = false;
+    for (uint32_t id = 0; id < m->directory.slot_count; id++) {
+        struct egm_object *o = egm_object_at(&m->directory, id);
+        for (uint32_t i = 0; i < o->replica_count && o->state == EGM_OBJECT_REMOVED; i++) {
+            struct egm_object_replica *r = &egm_object_replicas(o)[i];
+            if (!r->is_acked && m->mounts[r->mount].provider == provider) {
+                queue_drop(p, id);
+            }
+        }
+    }
 }
 
 static struct egm_batch *send_batch(struct egm_master *m, struct egm_provider_state *p)
@@ -222,7 +240,7 @@ void egm_records_requeue(struct egm_master *m, uint32_t provider)
     while (!egm_list_is_empty(&p->batches)) {
         struct egm_batch *batch =
             egm_container_of(egm_list_pop_front(&p->batches), struct egm_batch, link);
-        for (uint32_t i = 0; i < batch->drop_count; i++) {
+        for (uint32_t i = 0; i < batch->drop_count && !EGM_MUTANT(14); i++) {
             queue_drop(p, batch->drops[i]);
             egm_request_settle(m,
                                batch->drops[i]); /* it is out of reach: nobody waits for it (I12) */

@@ -5,6 +5,7 @@
  * and its last importer slot is free. */
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/mutant.h"
 
 #include "core/master_state.h"
 
@@ -28,7 +29,7 @@ uint32_t egm_session_live(const struct egm_master *m, uint64_t id)
 {
     uint32_t slot = id ? egm_session_find(m, id) : EGM_NONE;
     return slot != EGM_NONE && m->sessions[slot].is_live && m->sessions[slot].is_known ? slot
-                                                                                        : EGM_NONE;
+                                                                                       : EGM_NONE;
 }
 
 int egm_session_new(struct egm_master *m, uint64_t id, uint32_t *ret_slot)
@@ -171,7 +172,7 @@ static bool writer_may_reach(const struct egm_master *m, struct egm_object *o)
     for (uint32_t i = 0; i < o->replica_count; i++) {
         uint32_t mount = egm_object_replicas(o)[i].mount;
         if (m->mounts[mount].provider != EGM_NONE && mount < s->reach_count &&
-            s->reach[mount].map_slots > 0) {
+            s->reach[mount].map_slots > 0 && !EGM_MUTANT(1)) {
             return true;
         }
     }
@@ -200,7 +201,8 @@ void egm_session_settle(struct egm_master *m, uint32_t session)
 void egm_write_give_up(struct egm_master *m, uint32_t id)
 {
     struct egm_object *o = egm_object_at(&m->directory, id);
-    if (!writer_may_reach(m, o)) {
+    if (!writer_may_reach(m, o) || (EGM_MUTANT(22) && o->state == EGM_OBJECT_QUARANTINED) ||
+        (EGM_MUTANT(23) && m->sessions[o->session].is_live)) {
         egm_object_remove(m, id, false);
     } else if (o->state == EGM_OBJECT_WRITING) {
         egm_object_set_state(m, id, EGM_OBJECT_QUARANTINED);
@@ -247,7 +249,8 @@ static void give_up_old_writes(struct egm_master *m, uint32_t session)
     while (id != EGM_NO_OBJECT) {
         struct egm_object *o = egm_object_at(&m->directory, id);
         uint32_t next = o->next;
-        if (o->state == EGM_OBJECT_WRITING && m->now_ns - o->began_ns > timeout_ns) {
+        if ((o->state == EGM_OBJECT_WRITING || EGM_MUTANT(22)) &&
+            m->now_ns - o->began_ns > timeout_ns) {
             egm_write_give_up(m, id);
         }
         id = next;
@@ -311,7 +314,7 @@ static void settle_unclaimed(struct egm_master *m, uint32_t session)
         struct egm_object *o = egm_object_at(&m->directory, id);
         uint32_t next = o->next;
         bool is_claimed = o->state != EGM_OBJECT_QUARANTINED;
-        for (uint32_t i = 0; i < s->claim_count && !is_claimed; i++) {
+        for (uint32_t i = 0; i < s->claim_count && !is_claimed && !EGM_MUTANT(16); i++) {
             is_claimed = s->claims[i].write.generation == o->generation;
         }
         if (!is_claimed) {

@@ -28,12 +28,21 @@ struct egm_master_totals egm_master_totals(const struct egm_master *m)
     }
     for (uint32_t i = 0; i < m->mount_count; i++) {
         const struct egm_mount_state *mount = &m->mounts[i];
-        if (mount->provider != EGM_NONE) {
-            totals.mount_count++;
-            totals.capacity_bytes += mount->size;
-            totals.used_bytes += used_bytes(mount);
-            totals.quarantined_bytes += quarantined_bytes(mount);
+        if (mount->provider == EGM_NONE) {
+            continue;
         }
+        if (m->providers[mount->provider].phase == EGM_PHASE_LOST) {
+            /* Absent, like what lies there (I6). Its queues hold what has its first replica on it.
+             */
+            uint64_t hidden =
+                mount->eviction.counts[EGM_QUEUE_SMALL] + mount->eviction.counts[EGM_QUEUE_MAIN];
+            totals.object_count -= egm_min_u64(hidden, totals.object_count);
+            continue;
+        }
+        totals.mount_count++;
+        totals.capacity_bytes += mount->size;
+        totals.used_bytes += used_bytes(mount);
+        totals.quarantined_bytes += quarantined_bytes(mount);
     }
     for (uint32_t i = 0; i < m->provider_room; i++) {
         totals.provider_count += m->providers[i].id != 0;
@@ -193,7 +202,8 @@ void egm_master_stat_json(const struct egm_master *m, uint64_t now_ns, struct eg
 }
 
 /* ---- self-check ---- */
-/* What an earlier master granted: its copies share a generation, and each is an object of its own here. */
+/* What an earlier master granted: its copies share a generation, and each is an object of its own
+ * here. */
 static bool is_claimed(const struct egm_object *o)
 {
     return o->key_size == 1 && o->key[0] == '?' &&
@@ -209,9 +219,8 @@ static const char *check_objects(const struct egm_master *m,
             continue;
         }
         uint32_t found = egm_directory_find_generation(&m->directory, o->generation);
-        if (found != id &&
-            (found == EGM_NO_OBJECT ||
-             (!is_claimed(o) && !is_claimed(egm_object_at(&m->directory, found))))) {
+        if (found != id && (found == EGM_NO_OBJECT ||
+                            (!is_claimed(o) && !is_claimed(egm_object_at(&m->directory, found))))) {
             return "D2: an object is not found by its generation";
         }
         uint32_t by_key = egm_directory_find(&m->directory, o->tenant, o->hash,

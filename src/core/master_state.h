@@ -49,7 +49,7 @@ struct egm_session_state {
     uint32_t pid, tenant;
     char *name;
     bool is_live;  /* false: its ttl ran out; kept while writes or slots of it are left */
-    bool is_known; /* it has listed its open writes in this life of the master */
+    bool is_known; /* it has listed its open writes since each provider that it can reach has joined */
     uint64_t until_ns;
     uint32_t first_write; /* its WRITING and QUARANTINED objects, linked by prev/next */
     uint32_t slot_count;
@@ -100,6 +100,7 @@ struct egm_provider_state {
     uint32_t slot_count, slot_room;
     uint32_t *drops; /* REMOVED objects not yet sent */
     uint32_t drop_count, drop_room;
+    bool has_lost_drops; /* memory was out when one was to be queued */
     struct egm_buf quiet; /* encoded GRANT and SEAL records not yet sent */
     uint32_t quiet_count;
     bool is_urgent; /* quiet must leave with this flush: somebody may wait for it */
@@ -173,8 +174,8 @@ struct egm_request {
     struct egm_key_reader keys; /* last: not zeroed */
 };
 
-/* Removals that a request waits for: REMOVED object -> request. Small: only REMOVE* requests enter.
- */
+/* A removal that a request waits for; the object's `waiter` is its index. An object is removed once, so
+ * one request waits for it at most. */
 struct egm_waiter {
     uint32_t object;
     struct egm_request *request;
@@ -302,6 +303,7 @@ uint32_t egm_provider_find(const struct egm_master *m, uint64_t id); /* EGM_NONE
 void egm_records_requeue(struct egm_master *m, uint32_t provider);
 /* Goes on with sending a returned provider the grants and seals it may have missed. True: more to do. */
 bool egm_records_resync(struct egm_master *m);
+void egm_records_find_lost(struct egm_master *m, uint32_t provider);
 void egm_records_release(struct egm_provider_state *p);
 /* The request goes away: no batch may name it. */
 void egm_records_forget(struct egm_master *m, const struct egm_request *request);
@@ -327,7 +329,10 @@ void egm_request_fail(struct egm_master *m, struct egm_request *r, int code, con
 void egm_put_entry_of(struct egm_buf *out, struct egm_master *m, struct egm_object *o, int status);
 /* Registers that `request` waits until `object` is acknowledged everywhere. */
 void egm_request_wait(struct egm_master *m, struct egm_request *r, uint32_t object);
+/* Whoever waits for the object goes on, if nobody reachable still has to record that it went. */
 void egm_request_settle(struct egm_master *m, uint32_t object);
+/* Does somebody reachable still have to record that this object went? */
+bool egm_object_is_unrecorded(const struct egm_master *m, uint32_t id);
 
 /* ---- master_evict.c ---- */
 /* Makes room for `bytes` on the mount by hiding victims. True: places are on their way (wait for

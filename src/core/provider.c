@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
+#include "base/mutant.h"
 
 #include "core/provider_state.h"
 #include "wire/status.h"
@@ -283,7 +284,7 @@ static void take_term(struct egm_pcore *core, uint32_t term, uint64_t instance)
 
     core->term = term;
     core->term_instance = instance;
-    if (!goes_on) {
+    if (!goes_on && !EGM_MUTANT(26)) {
         /* For map readers everything older is dead from this store on. */
         egm_pcore_floor(core, ((uint64_t)term << EGM_GENERATION_TERM_SHIFT) - 1);
         egm_live_kill_all(core);
@@ -301,7 +302,7 @@ static int lease(struct egm_pcore *core, uint64_t now_ns, const struct egm_frame
         return EGM_E_PROTO;
     }
     bool is_holder = core->term != 0 && message.instance == core->term_instance;
-    if (core->term != 0 && !is_holder && now_ns < core->lease_until_ns) {
+    if (core->term != 0 && !is_holder && now_ns < core->lease_until_ns && !EGM_MUTANT(6)) {
         uint64_t left = egm_div_ceil_u64(core->lease_until_ns - now_ns, NS_PER_MS);
         answer_lease(core, frame->request, EGM_E_NOT_READY, (uint32_t)left);
         return 0;
@@ -317,7 +318,7 @@ static int lease(struct egm_pcore *core, uint64_t now_ns, const struct egm_frame
     /* The master counts from before it asked, so ours, from now, ends no earlier. A duration of 0
      * hands the lease back. */
     core->lease_until_ns = now_ns + message.duration_ms * NS_PER_MS;
-    if (core->lease_blockers > 0) {
+    if (core->lease_blockers > 0 && !EGM_MUTANT(19)) {
         /* Only the newest is answered: an older one's lease would be the shorter one. */
         core->is_lease_waiting = true;
         core->lease_request = frame->request;

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
+#include "base/mutant.h"
 
 #include "core/provider_state.h"
 
@@ -231,7 +232,7 @@ void egm_pcore_fence(struct egm_pcore *core, uint32_t segment_index, uint64_t ge
 {
     const struct egm_pcore_segment *segment = &core->segments[segment_index];
 
-    for (uint8_t i = 0; i < extent_count; i++) {
+    for (uint8_t i = 0; i < extent_count && !EGM_MUTANT(5); i++) {
         raise_word(fence_of(segment, &extents[i]), generation);
     }
 }

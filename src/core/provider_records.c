@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
+#include "base/mutant.h"
 
 #include "core/provider_state.h"
 #include "wire/status.h"
@@ -158,7 +159,7 @@ static void apply_drop(struct egm_pcore *core, const struct one_record *record, 
         return;
     }
     entry->state = EGM_LIVE_DYING;
-    if (!deferred_at(core, entry->reply)) {
+    if (!deferred_at(core, entry->reply) && !EGM_MUTANT(18)) {
         entry->reply = reply;
         deferred_at(core, reply)->waiting++;
     }

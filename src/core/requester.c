@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
+#include "base/mutant.h"
 
 #include "wire/keys.h"
 #include "wire/status.h"
@@ -202,7 +203,7 @@ static void revoke(struct egm_requester *r, uint64_t generation)
     if (!is_known) {
         r->denied[r->denied_count++ % EGM_DENIED_KEPT] = generation; /* S4 */
     }
-    if (!is_running) {
+    if (!is_running || EGM_MUTANT(20)) {
         report_stopped(r, generation); /* S3: stopped already, or never heard of */
     }
 }
@@ -304,6 +305,9 @@ void egm_requester_mark(const struct egm_requester *r, struct egm_write_set *set
 static bool is_denied(const struct egm_requester *r, const struct egm_write_set *set,
                       uint64_t generation)
 {
+    if (EGM_MUTANT(10)) {
+        return false;
+    }
     if (set->session_mark != r->session_count ||
         r->denied_count - set->denied_mark > EGM_DENIED_KEPT) {
         return true;

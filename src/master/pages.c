@@ -130,13 +130,17 @@ struct named {
 struct named_list {
     struct named *items;
     size_t count, room;
-    bool is_short; /* out of memory */
+    bool with_lost; /* also those whose provider is disconnected: absent for everybody else (I6) */
+    bool is_short;  /* out of memory */
 };
 
 static void add_mount(void *arg, const struct egm_mount_stat *stat)
 {
     struct named_list *list = arg;
 
+    if (!list->with_lost && strcmp(stat->state, "disconnected") == 0) {
+        return;
+    }
     if (list->count == list->room) {
         size_t room = list->room ? list->room * 2 : 16;
         struct named *items = egm_realloc(list->items, room * sizeof(*items));
@@ -167,9 +171,10 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* 0 or -ENOMEM-like failure recorded in `out`. The list is to be freed by the caller. */
-static bool collect(struct egm_master_daemon *d, struct egm_buf *out, struct named_list *ret_list)
+static bool collect(struct egm_master_daemon *d, struct egm_buf *out, bool with_lost,
+                    struct named_list *ret_list)
 {
-    struct named_list list = {0};
+    struct named_list list = {.with_lost = with_lost};
     size_t kept = 0;
 
     egm_master_each_mount(d->core, d->now_ns, add_mount, &list);
@@ -238,7 +243,14 @@ static void segment_metric(struct egm_buf *out, const struct named_list *list, c
     }
 }
 
-static void turn_metrics(struct egm_buf *out, const struct egm_turns *turns)
+static void seconds_gauge(struct egm_buf *out, const char *name, const char *help, uint64_t ns)
+{
+    egm_buf_printf(out, "# HELP %s %s\n# TYPE %s gauge\n%s %.9f\n", name, help, name, name,
+                   (double)ns / 1e9);
+}
+
+static void turn_metrics(struct egm_buf *out, const struct egm_turns *turns,
+                         const struct egm_turns *cpu_turns)
 {
     static const uint64_t edges_us[] = {10,   50,   100,   200,   300,    500,    1000,
                                         2000, 5000, 10000, 50000, 100000, 1000000};
@@ -253,13 +265,14 @@ static void turn_metrics(struct egm_buf *out, const struct egm_turns *turns)
     }
     egm_buf_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %.9f\n%s_count %" PRIu64 "\n",
                    name, turns->count, name, (double)turns->sum_ns / 1e9, name, turns->count);
-    egm_buf_printf(
-        out,
-        "# HELP egmstore_loop_turn_max_seconds longest turn since the start\n"
-        "# TYPE egmstore_loop_turn_max_seconds gauge\negmstore_loop_turn_max_seconds %.9f\n"
-        "# HELP egmstore_loop_turn_p99_seconds 99 of 100 turns took at most this\n"
-        "# TYPE egmstore_loop_turn_p99_seconds gauge\negmstore_loop_turn_p99_seconds %.9f\n",
-        (double)turns->max_ns / 1e9, (double)egm_turns_quantile_ns(turns, 0.99) / 1e9);
+    seconds_gauge(out, "egmstore_loop_turn_max_seconds", "longest turn since the start",
+                  turns->max_ns);
+    seconds_gauge(out, "egmstore_loop_turn_p99_seconds", "99 of 100 turns took at most this",
+                  egm_turns_quantile_ns(turns, 0.99));
+    seconds_gauge(out, "egmstore_loop_turn_cpu_max_seconds",
+                  "the same in CPU time, which a busy host does not stretch", cpu_turns->max_ns);
+    seconds_gauge(out, "egmstore_loop_turn_cpu_p99_seconds", "the same in CPU time",
+                  egm_turns_quantile_ns(cpu_turns, 0.99));
 }
 
 static void mooncake_metrics(struct egm_buf *out, const struct egm_master_totals *t,
@@ -320,7 +333,7 @@ static void own_metrics(struct egm_master_daemon *d, struct egm_buf *out,
            "connections closed because of what the peer did or left undone", d->broken_count);
     metric(out, "egmstore_regex_over_limit_total", "counter",
            "keys on which a regular expression met its bounds", d->regex_over_limit);
-    turn_metrics(out, &d->turns);
+    turn_metrics(out, &d->turns, &d->cpu_turns);
 }
 
 static void write_metrics(struct egm_master_daemon *d, struct egm_admin_job *job)
@@ -329,7 +342,7 @@ static void write_metrics(struct egm_master_daemon *d, struct egm_admin_job *job
     struct named_list list;
 
     job->type = METRICS_TYPE;
-    if (collect(d, job->out, &list)) {
+    if (collect(d, job->out, /*with_lost=*/false, &list)) {
         mooncake_metrics(job->out, &t, &list);
         own_metrics(d, job->out, &t, &list);
         egm_free(list.items);
@@ -374,7 +387,7 @@ static void write_segments(struct egm_master_daemon *d, struct egm_admin_job *jo
 {
     struct named_list list;
 
-    if (!collect(d, job->out, &list)) {
+    if (!collect(d, job->out, /*with_lost=*/false, &list)) {
         return;
     }
     for (size_t i = 0; i < list.count; i++) {
@@ -388,7 +401,7 @@ static void write_segments_detail(struct egm_master_daemon *d, struct egm_admin_
     struct named_list list;
 
     job->type = JSON_TYPE;
-    if (!collect(d, job->out, &list)) {
+    if (!collect(d, job->out, /*with_lost=*/true, &list)) {
         return;
     }
     egm_buf_printf(job->out, "[");
@@ -417,7 +430,7 @@ static void write_segment(struct egm_master_daemon *d, struct egm_admin_job *job
 {
     struct named_list list;
 
-    if (!collect(d, job->out, &list)) {
+    if (!collect(d, job->out, /*with_lost=*/false, &list)) {
         return;
     }
     for (size_t i = 0; i < list.count; i++) {

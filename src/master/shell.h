@@ -107,7 +107,7 @@ struct egm_master_daemon {
     bool is_stopping;
     uint64_t stop_ns; /* when stopping began */
 
-    struct egm_turns turns;
+    struct egm_turns turns, cpu_turns; /* by the clock, and by what the thread had of a CPU */
     uint64_t accepted_count, refused_count, broken_count; /* connections */
     uint64_t regex_over_limit;
     struct egm_log_gate refused_gate, broken_gate, accept_gate;

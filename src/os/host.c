@@ -237,6 +237,12 @@ static bool can_bind(const struct addrinfo *one)
     return can;
 }
 
+bool egm_host_is_loopback(const char *address)
+{
+    return strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0 ||
+           strcmp(address, "::1") == 0 || strncmp(address, "localhost", 9) == 0;
+}
+
 bool egm_host_is_local(const char *host)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};

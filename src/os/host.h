@@ -24,7 +24,11 @@ int egm_runtime_dir(char *ret_path, size_t size, struct egm_detail *reterr);
  * routable interface for ""; wildcards are EGM_E_INVALID with the reason. */
 int egm_host_name(const char *wanted, char *ret_name, size_t size, struct egm_detail *reterr);
 
-/* True if `host` (a name or numeric address) is this host itself. Asks the resolver for names. @blocking */
+/* True if "host:port" or a bare host is a loopback address by its text. Asks nobody. */
+bool egm_host_is_loopback(const char *address);
+
+/* True if `host` (a name or numeric address) is this host itself. Asks the resolver for names.
+ * @blocking */
 bool egm_host_is_local(const char *host);
 
 #endif

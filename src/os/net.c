@@ -46,12 +46,29 @@ static bool is_gone(int err)
     return err == ECONNRESET || err == EPIPE || err == ENOTCONN || err == ESHUTDOWN;
 }
 
-/* Waits until `events` may be possible. 0, EGM_E_TIMEOUT or -errno. */
+/* Of this thread: who is asked when a signal comes, and whether the answer was to stop. */
+static _Thread_local struct {
+    int (*check)(void *arg);
+    void *arg;
+    bool is_stopped;
+} interrupt;
+
+void egm_net_on_interrupt(int (*check)(void *arg), void *arg)
+{
+    interrupt.check = check;
+    interrupt.arg = arg;
+    interrupt.is_stopped = false;
+}
+
+/* Waits until `events` may be possible. 0, EGM_E_TIMEOUT, EGM_E_CLOSED (interrupted) or -errno. */
 static int wait_for(int fd, short events, uint64_t deadline_ns)
 {
     struct pollfd p = {.fd = fd, .events = events};
 
     for (;;) {
+        if (interrupt.is_stopped) {
+            return EGM_E_CLOSED;
+        }
         struct timespec left = {0};
         if (deadline_ns != 0) {
             uint64_t now = egm_clock_ns();
@@ -67,6 +84,9 @@ static int wait_for(int fd, short events, uint64_t deadline_ns)
         }
         if (n < 0 && errno != EINTR) {
             return -errno;
+        }
+        if (n < 0 && interrupt.check) {
+            interrupt.is_stopped = interrupt.check(interrupt.arg) != 0;
         }
     }
 }

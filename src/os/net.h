@@ -44,6 +44,11 @@ int egm_net_recv_fds(int fd, void *data, size_t size, int *fds, size_t fd_max, s
  * usable. @no blocking */
 bool egm_net_is_stale(int fd);
 
+/* For this thread: `check` is called when a signal interrupts a wait in here; once it has returned
+ * non-zero, that wait and all later ones of this thread fail with EGM_E_CLOSED, until this is
+ * called again. NULL: signals interrupt nothing. */
+void egm_net_on_interrupt(int (*check)(void *arg), void *arg);
+
 struct egm_net_peer {
     uint32_t pid, uid, gid;
 };

@@ -449,9 +449,11 @@ def test_B50_out_of_order_rpcs_abort_the_master(cluster1, long):
         if mega == 0:
             mega = 0 if s.get("m" * MiB) == b"x" and s.remove("m" * MiB, True) == 0 else "stored but unreadable"
         session = []
-        if hasattr(s, "batch_put_session_start"):
+        try:
             session = [list(s.batch_put_session_end(["never"])), list(s.batch_put_session_revoke(["never"])),
                        list(s.batch_put_session_end(["k1"])), list(s.batch_put_session_revoke(["k1"]))]
+        except NotImplementedError:
+            pass  # sessions are a later part of the API; the frames behind them: tests/unit/test_core_master_puts.c
         return out, mega, session
     codes, mega, session = B.do(odd)
     assert [c for i, c in enumerate(codes) if i != 1 and i != 2 and c > 0] == [] and codes[0] < 0

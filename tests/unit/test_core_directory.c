@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "test.h"
-
 #include "core/directory.h"
+#include "test.h"
 
 #include <string.h>
 
@@ -54,7 +53,9 @@ END_TEST
 
 START_TEST(many_objects_are_found_by_key_window_and_generation)
 {
-    enum { COUNT = 20000 };
+    enum {
+        COUNT = 20000
+    };
     ck_assert_int_eq(egm_directory_init(&d, 1), 0);
     uint32_t tenant = tenant_of("t");
     char key[32];

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Eviction's hit rates on three traces, beside those of LRU on the same trace and capacity. */
-#include "test.h"
-
 #include "core/eviction.h"
+#include "test.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { KEYS = 20000, CAPACITY = 1000 };
+enum {
+    KEYS = 20000,
+    CAPACITY = 1000
+};
 
 static uint64_t seed;
 
@@ -130,7 +132,8 @@ static double our_rate(uint32_t (*trace)(uint32_t), uint32_t steps)
             ids[gone] = EGM_NO_OBJECT;
             count--;
         }
-        ck_assert_int_eq(egm_directory_new(&d, tenant, egm_bytes_of(&key, sizeof key), 1, &ids[key]), 0);
+        ck_assert_int_eq(
+            egm_directory_new(&d, tenant, egm_bytes_of(&key, sizeof key), 1, &ids[key]), 0);
         egm_object_at(&d, ids[key])->size = 1;
         egm_eviction_add(&e, &d, ids[key]);
         count++;
@@ -142,15 +145,16 @@ static double our_rate(uint32_t (*trace)(uint32_t), uint32_t steps)
     return (double)hits / steps;
 }
 
-static void compare(const char *name, uint32_t (*trace)(uint32_t), uint32_t steps, double least_gain)
+static void compare(const char *name, uint32_t (*trace)(uint32_t), uint32_t steps,
+                    double least_gain)
 {
     seed = 42;
     double lru = lru_rate(trace, steps);
     seed = 42;
     double ours = our_rate(trace, steps);
     printf("%s: hit rate %.4f, lru %.4f\n", name, ours, lru);
-    ck_assert_msg(ours >= lru + least_gain, "%s: hit rate %.4f, lru %.4f, gain below %.4f", name, ours, lru,
-                  least_gain);
+    ck_assert_msg(ours >= lru + least_gain, "%s: hit rate %.4f, lru %.4f, gain below %.4f", name,
+                  ours, lru, least_gain);
 }
 
 START_TEST(popularity_alone_is_served_no_worse_than_by_lru)
@@ -222,7 +226,8 @@ START_TEST(ghosts_survive_any_order_of_forgetting)
         for (uint32_t k = 0; k < e.ghost_room * 2; k++) {
             seen += e.ghost_seen[k] != 0;
         }
-        ck_assert_msg(seen <= e.ghost_count, "%u tags in the table, %u in the ring", seen, e.ghost_count);
+        ck_assert_msg(seen <= e.ghost_count, "%u tags in the table, %u in the ring", seen,
+                      e.ghost_count);
     }
     egm_eviction_release(&e);
     egm_directory_release(&d);

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The allocator against a map of slots: random takes and gives, with everything compared after each step. */
-#include "test.h"
-
 #include "core/extents.h"
+#include "test.h"
 
 #include <string.h>
 
-enum { GRANULES = 96, SLOTS = GRANULES * 16, HELD = 400 };
+enum {
+    GRANULES = 96,
+    SLOTS = GRANULES * 16,
+    HELD = 400
+};
 
 static uint64_t seed;
 
@@ -90,7 +93,8 @@ static void take(void)
     if (held_count == HELD) {
         return;
     }
-    uint64_t bytes = next_random() % 3 ? 1 + next_random() % EGM_GRANULE : 1 + next_random() % (20 * EGM_GRANULE);
+    uint64_t bytes = next_random() % 3 ? 1 + next_random() % EGM_GRANULE
+                                       : 1 + next_random() % (20 * EGM_GRANULE);
     struct held *h = &held[held_count];
     uint32_t longest = longest_run();
     int r = egm_extents_take(&x, bytes, h->places, &h->count);
@@ -131,7 +135,8 @@ static void take_at(void)
     struct egm_place place = {.at = g * 16, .count = 16 * (1 + (uint32_t)(next_random() % 4))};
     if (is_small) {
         uint32_t slot = (uint32_t)(next_random() % 16);
-        place = (struct egm_place){.at = g * 16 + slot, .count = 1 + (uint32_t)(next_random() % 15)};
+        place =
+            (struct egm_place){.at = g * 16 + slot, .count = 1 + (uint32_t)(next_random() % 15)};
     }
     bool is_possible =
         place.at + place.count <= SLOTS && (!is_small || place.at % 16 + place.count <= 16);
@@ -170,7 +175,8 @@ START_TEST(random_steps_agree_with_a_map_of_slots)
         }
         ck_assert_uint_eq(longest_run(), GRANULES - 1);
         uint32_t count;
-        ck_assert_int_eq(egm_extents_take(&x, (GRANULES - 1) * EGM_GRANULE, held[0].places, &count), 0);
+        ck_assert_int_eq(egm_extents_take(&x, (GRANULES - 1) * EGM_GRANULE, held[0].places, &count),
+                         0);
         ck_assert_uint_eq(count, 1);
         egm_extents_release(&x);
     }
@@ -201,9 +207,9 @@ START_TEST(bounds_and_impossible_places_are_refused)
     ck_assert_int_eq(egm_extents_init(&x, 2 * EGM_GRANULE - 1), EGM_E_LIMIT);
     ck_assert_int_eq(egm_extents_init(&x, EGM_MAX_SEGMENT_BYTES + 1), EGM_E_LIMIT);
     ck_assert_int_eq(egm_extents_init(&x, 8 * EGM_GRANULE), 0);
-    const struct egm_place impossible[] = {{0, 16},  {0, 1},   {16, 0},   {15, 1},
-                                           {17, 16}, {16, 17}, {120, 16}, {127, 2},
-                                           {16, UINT32_MAX}, {UINT32_MAX, 16}, {UINT32_MAX, 1}};
+    const struct egm_place impossible[] = {
+        {0, 16},   {0, 1},   {16, 0},          {15, 1},          {17, 16},       {16, 17},
+        {120, 16}, {127, 2}, {16, UINT32_MAX}, {UINT32_MAX, 16}, {UINT32_MAX, 1}};
     for (size_t i = 0; i < EGM_COUNT_OF(impossible); i++) {
         ck_assert_msg(egm_extents_take_at(&x, impossible[i]) == EGM_E_INVALID, "case %zu", i);
     }
@@ -264,6 +270,7 @@ START_TEST(allocation_failure_is_reported)
 END_TEST
 
 EGM_TEST_MAIN("core_extents", random_steps_agree_with_a_map_of_slots,
-              too_scattered_is_refused_and_changes_nothing, bounds_and_impossible_places_are_refused,
+              too_scattered_is_refused_and_changes_nothing,
+              bounds_and_impossible_places_are_refused,
               rounding_is_by_slots_below_a_granule_and_by_granules_above,
               small_objects_share_a_granule_and_give_it_back_whole, allocation_failure_is_reported)

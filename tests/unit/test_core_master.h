@@ -8,17 +8,19 @@
 #ifndef EGM_TEST_CORE_MASTER_H
 #define EGM_TEST_CORE_MASTER_H
 
-#include "test.h"
-
 #include "base/log.h"
 
 #include "core/master.h"
+#include "test.h"
 #include "wire/keys.h"
 #include "wire/status.h"
 
 #include <string.h>
 
-enum { PEERS = 32, MIB = 1 << 20 };
+enum {
+    PEERS = 32,
+    MIB = 1 << 20
+};
 
 struct bench_peer {
     struct egm_buf in; /* frames that the core sent to it and nobody has taken yet */
@@ -42,7 +44,8 @@ struct got {
     uint64_t offset, length; /* of the first extent */
 };
 
-__attribute__((unused)) static void bench_send(void *arg, uint32_t peer, const void *data, size_t size)
+__attribute__((unused)) static void bench_send(void *arg, uint32_t peer, const void *data,
+                                               size_t size)
 {
     (void)arg;
     ck_assert_int_eq(egm_buf_append(&bench_peers[peer].in, data, size), 0);
@@ -65,7 +68,9 @@ static uint64_t bench_random(void *arg)
 }
 
 /* Stands in for PCRE2: a pattern is a prefix, and "(" does not compile. */
-__attribute__((unused)) static int bench_regex_compile(void *arg, const char *pattern, void **ret_regex, char *text, size_t text_size)
+__attribute__((unused)) static int bench_regex_compile(void *arg, const char *pattern,
+                                                       void **ret_regex, char *text,
+                                                       size_t text_size)
 {
     (void)arg;
     if (*pattern == '(') {
@@ -76,7 +81,8 @@ __attribute__((unused)) static int bench_regex_compile(void *arg, const char *pa
     return *ret_regex ? 0 : -ENOMEM;
 }
 
-__attribute__((unused)) static int bench_regex_match(void *arg, void *regex, const void *key, size_t size)
+__attribute__((unused)) static int bench_regex_match(void *arg, void *regex, const void *key,
+                                                     size_t size)
 {
     (void)arg;
     size_t length = strlen(regex);
@@ -107,7 +113,8 @@ __attribute__((unused)) static void bench_check(void)
 }
 
 /* Takes the next frame of a peer out; false when there is none. The payload is copied into `ret`. */
-__attribute__((unused)) static bool bench_take(uint32_t peer, struct egm_frame *ret_frame, struct egm_buf *ret)
+__attribute__((unused)) static bool bench_take(uint32_t peer, struct egm_frame *ret_frame,
+                                               struct egm_buf *ret)
 {
     struct egm_buf *in = &bench_peers[peer].in;
     if (in->len == 0) {
@@ -140,7 +147,8 @@ __attribute__((unused)) static void bench_hand(uint32_t peer, const struct egm_b
     bench_check();
 }
 
-__attribute__((unused)) static void bench_answer_lease(uint32_t peer, const struct egm_frame *frame, struct egm_cursor cursor)
+__attribute__((unused)) static void bench_answer_lease(uint32_t peer, const struct egm_frame *frame,
+                                                       struct egm_cursor cursor)
 {
     struct egm_lease lease;
     egm_take_lease(&cursor, &lease);
@@ -156,7 +164,9 @@ __attribute__((unused)) static void bench_answer_lease(uint32_t peer, const stru
     egm_buf_release(&out);
 }
 
-__attribute__((unused)) static void bench_answer_records(uint32_t peer, const struct egm_frame *frame, struct egm_cursor cursor)
+__attribute__((unused)) static void bench_answer_records(uint32_t peer,
+                                                         const struct egm_frame *frame,
+                                                         struct egm_cursor cursor)
 {
     struct egm_records head;
     egm_take_records(&cursor, &head);
@@ -260,7 +270,8 @@ static struct egm_cursor bench_reply(uint32_t peer, uint16_t type, struct egm_bu
     egm_buf_init(payload, EGM_MAX_FRAME);
     bool is_there = bench_take(peer, &frame, payload);
     ck_assert_msg(is_there, "no %s came to peer %u", egm_message_name(type), peer);
-    ck_assert_msg(frame.type == type, "%s instead of %s", egm_message_name(frame.type), egm_message_name(type));
+    ck_assert_msg(frame.type == type, "%s instead of %s", egm_message_name(frame.type),
+                  egm_message_name(type));
     return egm_cursor_of(payload->data, payload->len);
 }
 
@@ -343,8 +354,10 @@ struct bench_slot {
 };
 
 /* MOUNT over a connected provider's peer; answered leases make it ready. */
-__attribute__((unused)) static int bench_mount_slots(uint32_t peer, uint64_t provider, uint64_t epoch, uint32_t term, uint64_t size,
-                             const struct bench_slot *slots, uint32_t slot_count)
+__attribute__((unused)) static int bench_mount_slots(uint32_t peer, uint64_t provider,
+                                                     uint64_t epoch, uint32_t term, uint64_t size,
+                                                     const struct bench_slot *slots,
+                                                     uint32_t slot_count)
 {
     struct egm_buf frame;
     struct egm_mount_reply reply;
@@ -385,8 +398,10 @@ __attribute__((unused)) static void bench_mount(uint32_t peer, uint64_t provider
     ck_assert_int_eq(bench_mount_slots(peer, provider, provider * 100, 0, size, NULL, 0), 0);
 }
 
-__attribute__((unused)) static int bench_session_with(uint32_t peer, uint64_t session, const struct egm_open_write *writes,
-                              const struct egm_extent *extents, uint32_t count)
+__attribute__((unused)) static int bench_session_with(uint32_t peer, uint64_t session,
+                                                      const struct egm_open_write *writes,
+                                                      const struct egm_extent *extents,
+                                                      uint32_t count)
 {
     struct egm_buf frame;
     struct egm_session_reply reply;
@@ -413,17 +428,19 @@ __attribute__((unused)) static int bench_session(uint32_t peer, uint64_t session
 }
 
 /* SLOT_CHANGE of segment 0. */
-__attribute__((unused)) static int bench_slot(uint32_t provider_peer, uint32_t slot, uint64_t session, uint8_t kind, uint8_t state)
+__attribute__((unused)) static int bench_slot(uint32_t provider_peer, uint32_t slot,
+                                              uint64_t session, uint8_t kind, uint8_t state)
 {
     struct egm_buf frame;
     struct egm_result result;
     size_t begin = bench_begin(&frame, EGM_MSG_SLOT_CHANGE);
-    egm_put_slot_change(&frame, &(struct egm_slot_change){.provider = bench_peers[provider_peer].provider,
-                                                          .epoch = bench_peers[provider_peer].epoch,
-                                                          .slot = slot,
-                                                          .session = session,
-                                                          .kind = kind,
-                                                          .state = state});
+    egm_put_slot_change(&frame,
+                        &(struct egm_slot_change){.provider = bench_peers[provider_peer].provider,
+                                                  .epoch = bench_peers[provider_peer].epoch,
+                                                  .slot = slot,
+                                                  .session = session,
+                                                  .kind = kind,
+                                                  .state = state});
     bench_event(provider_peer, &frame, begin);
     struct egm_cursor cursor = bench_reply(provider_peer, EGM_MSG_SLOT_CHANGE_REPLY, &frame);
     egm_take_result(&cursor, &result);
@@ -432,7 +449,8 @@ __attribute__((unused)) static int bench_slot(uint32_t provider_peer, uint32_t s
 }
 
 /* A requester that may write: connected, with session and one map slot at the provider. */
-__attribute__((unused)) static void bench_requester(uint32_t peer, uint64_t session, uint32_t provider_peer)
+__attribute__((unused)) static void bench_requester(uint32_t peer, uint64_t session,
+                                                    uint32_t provider_peer)
 {
     bench_connect(peer, EGM_ROLE_REQUESTER);
     ck_assert_int_eq(bench_session(peer, session), 0);
@@ -490,7 +508,8 @@ struct bench_put {
     const char *group;
 };
 
-__attribute__((unused)) static void bench_put_ask(uint32_t peer, uint64_t session, const char *key, uint64_t size, struct bench_put how)
+__attribute__((unused)) static void bench_put_ask(uint32_t peer, uint64_t session, const char *key,
+                                                  uint64_t size, struct bench_put how)
 {
     struct egm_buf frame;
     size_t begin = bench_begin(&frame, EGM_MSG_PUT_START);
@@ -509,7 +528,8 @@ __attribute__((unused)) static void bench_put_ask(uint32_t peer, uint64_t sessio
     bench_event(peer, &frame, begin);
 }
 
-__attribute__((unused)) static struct got bench_put_start(uint32_t peer, uint64_t session, const char *key, uint64_t size)
+__attribute__((unused)) static struct got bench_put_start(uint32_t peer, uint64_t session,
+                                                          const char *key, uint64_t size)
 {
     struct got got;
     bench_put_ask(peer, session, key, size, (struct bench_put){0});
@@ -534,7 +554,8 @@ __attribute__((unused)) static int bench_results_reply(uint32_t peer, uint16_t t
     return status;
 }
 
-__attribute__((unused)) static int bench_put_end(uint32_t peer, uint64_t session, uint64_t generation, uint8_t outcome)
+__attribute__((unused)) static int bench_put_end(uint32_t peer, uint64_t session,
+                                                 uint64_t generation, uint8_t outcome)
 {
     struct egm_buf frame;
     size_t begin = bench_begin(&frame, EGM_MSG_PUT_END);
@@ -546,21 +567,22 @@ __attribute__((unused)) static int bench_put_end(uint32_t peer, uint64_t session
     return bench_results_reply(peer, EGM_MSG_PUT_END_REPLY);
 }
 
-__attribute__((unused)) static int bench_put(uint32_t peer, uint64_t session, const char *key, uint64_t size)
+__attribute__((unused)) static int bench_put(uint32_t peer, uint64_t session, const char *key,
+                                             uint64_t size)
 {
     struct got got = bench_put_start(peer, session, key, size);
     return got.status < 0 ? got.status : bench_put_end(peer, session, got.generation, 0);
 }
 
-__attribute__((unused)) static struct got bench_get_start(uint32_t peer, uint64_t session, const char *key, uint64_t op)
+__attribute__((unused)) static struct got bench_get_start(uint32_t peer, uint64_t session,
+                                                          const char *key, uint64_t op)
 {
     struct egm_buf frame;
     struct got got;
     size_t begin = bench_begin(&frame, EGM_MSG_GET_START);
-    egm_put_get_start(&frame, &(struct egm_get_start){.session = session,
-                                                      .op = op,
-                                                      .deadline_ms = 60000,
-                                                      .key_count = 1});
+    egm_put_get_start(&frame,
+                      &(struct egm_get_start){
+                          .session = session, .op = op, .deadline_ms = 60000, .key_count = 1});
     bench_put_key(&frame, key);
     bench_event(peer, &frame, begin);
     bench_items_reply(peer, EGM_MSG_GET_START_REPLY, &got);
@@ -581,7 +603,8 @@ __attribute__((unused)) static bool bench_exists(uint32_t peer, uint64_t session
     struct egm_exist_reply head;
     struct egm_flag flag = {0};
     size_t begin = bench_begin(&frame, EGM_MSG_EXIST);
-    egm_put_exist(&frame, &(struct egm_exist){.session = session, .flags = EGM_PROBE, .key_count = 1});
+    egm_put_exist(&frame,
+                  &(struct egm_exist){.session = session, .flags = EGM_PROBE, .key_count = 1});
     bench_put_key(&frame, key);
     bench_event(peer, &frame, begin);
     struct egm_cursor cursor = bench_reply(peer, EGM_MSG_EXIST_REPLY, &frame);
@@ -593,22 +616,26 @@ __attribute__((unused)) static bool bench_exists(uint32_t peer, uint64_t session
     return flag.value;
 }
 
-__attribute__((unused)) static void bench_remove_ask(uint32_t peer, uint64_t session, const char *key, uint8_t flags)
+__attribute__((unused)) static void bench_remove_ask(uint32_t peer, uint64_t session,
+                                                     const char *key, uint8_t flags)
 {
     struct egm_buf frame;
     size_t begin = bench_begin(&frame, EGM_MSG_REMOVE);
-    egm_put_remove(&frame, &(struct egm_remove){.session = session, .flags = flags, .key_count = 1});
+    egm_put_remove(&frame,
+                   &(struct egm_remove){.session = session, .flags = flags, .key_count = 1});
     bench_put_key(&frame, key);
     bench_event(peer, &frame, begin);
 }
 
-__attribute__((unused)) static int bench_remove(uint32_t peer, uint64_t session, const char *key, uint8_t flags)
+__attribute__((unused)) static int bench_remove(uint32_t peer, uint64_t session, const char *key,
+                                                uint8_t flags)
 {
     bench_remove_ask(peer, session, key, flags);
     return bench_results_reply(peer, EGM_MSG_REMOVE_REPLY);
 }
 
-__attribute__((unused)) static int bench_count_reply(uint32_t peer, uint16_t type, uint64_t *ret_count)
+__attribute__((unused)) static int bench_count_reply(uint32_t peer, uint16_t type,
+                                                     uint64_t *ret_count)
 {
     struct egm_buf payload;
     struct egm_count_reply reply;
@@ -620,7 +647,8 @@ __attribute__((unused)) static int bench_count_reply(uint32_t peer, uint16_t typ
     return egm_status_from_wire(reply.status);
 }
 
-__attribute__((unused)) static void bench_remove_all_ask(uint32_t peer, uint64_t session, uint8_t flags)
+__attribute__((unused)) static void bench_remove_all_ask(uint32_t peer, uint64_t session,
+                                                         uint8_t flags)
 {
     struct egm_buf frame;
     size_t begin = bench_begin(&frame, EGM_MSG_REMOVE_ALL);
@@ -629,7 +657,8 @@ __attribute__((unused)) static void bench_remove_all_ask(uint32_t peer, uint64_t
 }
 
 /* PING; returns the status. ret_revoked: the first revoked generation, or 0. */
-__attribute__((unused)) static int bench_ping(uint32_t peer, uint64_t session, uint64_t stopped, uint64_t *ret_revoked)
+__attribute__((unused)) static int bench_ping(uint32_t peer, uint64_t session, uint64_t stopped,
+                                              uint64_t *ret_revoked)
 {
     struct egm_buf frame;
     struct egm_ping_reply reply;

@@ -3,7 +3,13 @@
  * send that they should not. */
 #include "test_core_master.h"
 
-enum { A = 1, B = 2, P = 10, Q = 11, SIZE = 2 * MIB };
+enum {
+    A = 1,
+    B = 2,
+    P = 10,
+    Q = 11,
+    SIZE = 2 * MIB
+};
 
 static void start_one(void)
 {
@@ -58,7 +64,8 @@ START_TEST(messages_of_another_role_close_the_connection)
     struct egm_buf frame;
     start_one();
     size_t begin = bench_begin(&frame, EGM_MSG_UNMOUNT);
-    egm_put_unmount(&frame, &(struct egm_unmount){.provider = 1, .epoch = 100, .mode = EGM_UNMOUNT_NOW});
+    egm_put_unmount(&frame,
+                    &(struct egm_unmount){.provider = 1, .epoch = 100, .mode = EGM_UNMOUNT_NOW});
     bench_event(A, &frame, begin);
     ck_assert(bench_peers[A].is_closed);
     begin = bench_begin(&frame, EGM_MSG_SESSION_END);
@@ -115,7 +122,8 @@ START_TEST(session_that_comes_back_without_its_write_settles_it)
     struct got got = bench_put_start(A, 101, "k", 5000);
     pass_without_a(4000);
     ck_assert_int_eq(bench_ping(A, 101, 0, NULL), EGM_E_NOT_FOUND);
-    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), EGM_E_NOT_FOUND); /* of the head: unknown session */
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0),
+                     EGM_E_NOT_FOUND); /* of the head: unknown session */
     ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_SLOT);
     ck_assert_int_eq(bench_session(A, 101), 0);
     ck_assert_uint_eq(bench_sums().quarantined, 0);
@@ -130,7 +138,8 @@ START_TEST(session_that_comes_back_with_its_write_is_told_to_stop_it)
     start_one();
     struct got got = bench_put_start(A, 101, "k", 5000);
     pass_without_a(4000);
-    struct egm_open_write write = {.generation = got.generation, .provider = 1, .epoch = 100, .extent_count = 1};
+    struct egm_open_write write = {
+        .generation = got.generation, .provider = 1, .epoch = 100, .extent_count = 1};
     struct egm_extent extent = {.offset = got.offset, .length = got.length};
     ck_assert_int_eq(bench_session_with(A, 101, &write, &extent, 1), 0);
     ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_SLOT);
@@ -204,7 +213,8 @@ START_TEST(request_parked_over_its_sessions_end_grants_nothing_to_another_sessio
     struct got full = bench_put_start(B, 102, "full", 31 * EGM_GRANULE);
     ck_assert_int_eq(bench_put_end(B, 102, full.generation, 0), 0);
     bench_peers[P].keeps_records = true;
-    bench_put_ask(A, 101, "new", EGM_GRANULE, (struct bench_put){0}); /* parked for the victim's record */
+    bench_put_ask(A, 101, "new", EGM_GRANULE,
+                  (struct bench_put){0}); /* parked for the victim's record */
     size_t begin = bench_begin(&frame, EGM_MSG_SESSION_END);
     egm_put_session_end(&frame, &(struct egm_session_end){.session = 101});
     bench_connect(3, EGM_ROLE_REQUESTER);
@@ -253,7 +263,8 @@ START_TEST(provider_whose_term_grew_by_our_own_grants_keeps_its_objects)
     ck_assert_int_eq(bench_mount_slots(Q, 2, 200, 9, SIZE, NULL, 0), 0);
     ck_assert_uint_eq(egm_master_totals(bench).term, 10);
     ck_assert_int_eq(bench_put(A, 101, "k2", 5000), 0);
-    ck_assert_uint_eq(bench_peers[P].term, 10); /* told before anything of term 10 was granted there */
+    ck_assert_uint_eq(bench_peers[P].term,
+                      10); /* told before anything of term 10 was granted there */
     bench_disconnect(P);
     bench_connect(P, EGM_ROLE_PROVIDER);
     struct bench_slot slots[] = {{0, A, 101, EGM_IMPORT_MAP}, {0, B, 102, EGM_IMPORT_MAP}};
@@ -272,7 +283,9 @@ START_TEST(provider_of_another_epoch_or_term_brings_nothing_back)
         uint32_t term = bench_peers[P].term;
         bench_disconnect(P);
         bench_connect(P, EGM_ROLE_PROVIDER);
-        ck_assert_int_eq(bench_mount_slots(P, 1, what == 0 ? 999 : 100, what == 0 ? 0 : term + 3, SIZE, NULL, 0), 0);
+        ck_assert_int_eq(
+            bench_mount_slots(P, 1, what == 0 ? 999 : 100, what == 0 ? 0 : term + 3, SIZE, NULL, 0),
+            0);
         ck_assert(!bench_exists(A, 101, "k"));
         ck_assert_uint_gt(bench_peers[P].term, what == 0 ? 0 : term + 3);
         bench_pass(100);
@@ -366,7 +379,8 @@ START_TEST(lease_counts_from_the_question_that_was_answered)
     struct got got;
     start_one();
     bench_peers[P].keeps_leases = true;
-    pass_alive(4000); /* LEASE went out four times; only the first of them is answered, and only now */
+    pass_alive(
+        4000); /* LEASE went out four times; only the first of them is answered, and only now */
     egm_buf_init(&payload, MIB);
     ck_assert(bench_take(P, &frame, &payload));
     ck_assert_uint_eq(frame.type, EGM_MSG_LEASE);
@@ -408,11 +422,13 @@ START_TEST(new_master_places_nothing_where_an_old_writer_may_be_until_it_has_spo
     ck_assert_str_eq(bench_sums().state, "recovering");
     ck_assert_uint_eq(bench_sums().unresolved, 2);
     bench_connect(A, EGM_ROLE_REQUESTER);
-    struct egm_open_write write = {.generation = (UINT64_C(5) << 44) + 3, .provider = 1, .epoch = 100, .extent_count = 1};
+    struct egm_open_write write = {
+        .generation = (UINT64_C(5) << 44) + 3, .provider = 1, .epoch = 100, .extent_count = 1};
     struct egm_extent extent = {.offset = 4 * EGM_GRANULE, .length = 2 * EGM_GRANULE};
     ck_assert_int_eq(bench_session_with(A, 101, &write, &extent, 1), 0);
     ck_assert_int_eq(bench_put_start(A, 101, "k", 100).status, EGM_E_NOT_READY);
-    ck_assert_int_eq(bench_slot(P, 4, 102, EGM_IMPORT_MAP, 0), 0); /* the other one is proved gone */
+    ck_assert_int_eq(bench_slot(P, 4, 102, EGM_IMPORT_MAP, 0),
+                     0); /* the other one is proved gone */
     ck_assert_str_eq(bench_sums().state, "ready");
     ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_GRANULE);
     for (int i = 0; i < 29; i++) { /* all that is free, and never those two */
@@ -437,12 +453,14 @@ START_TEST(odd_orders_of_put_end_are_refused_and_change_nothing)
     struct got got = bench_put_start(A, 101, "k", 5000);
     ck_assert_int_eq(bench_put_end(A, 101, got.generation + 1, 0), EGM_E_NOT_OWNER); /* unknown */
     ck_assert_int_eq(bench_put_end(A, 101, 0, 0), EGM_E_NOT_OWNER);
-    ck_assert_int_eq(bench_put_end(B, 102, got.generation, 0), EGM_E_NOT_OWNER); /* another session's */
+    ck_assert_int_eq(bench_put_end(B, 102, got.generation, 0),
+                     EGM_E_NOT_OWNER); /* another session's */
     ck_assert_int_eq(bench_put_end(B, 102, got.generation, 1), EGM_E_NOT_OWNER);
     ck_assert(!bench_exists(A, 101, "k"));
     ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), 0);
-    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), 0);               /* twice: idempotent */
-    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 1), EGM_E_NOT_OWNER); /* giving up what is sealed */
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), 0); /* twice: idempotent */
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 1),
+                     EGM_E_NOT_OWNER); /* giving up what is sealed */
     ck_assert_int_eq(bench_put_end(B, 102, got.generation, 1), EGM_E_NOT_OWNER);
     ck_assert(bench_exists(A, 101, "k"));
     ck_assert_int_eq(bench_remove(A, 101, "k", EGM_FORCE), 0);
@@ -485,10 +503,10 @@ static bool closes_on(uint32_t replicas, uint32_t keys, const void *coded, size_
 START_TEST(broken_keys_and_counts_close_the_connection)
 {
     start_one();
-    ck_assert(closes_on(1, 1, "\0\0\0\0\0\0", 6));          /* an empty key */
-    ck_assert(closes_on(1, 1, "\0\0\0\0\1\20abc", 9));      /* a key longer than what follows */
-    ck_assert(closes_on(1, 1, "\1\0\0\0\0\0", 6));          /* a head of nothing */
-    ck_assert(closes_on(200, 1, "\0\0\0\0\1\0a", 7));       /* 200 replicas */
+    ck_assert(closes_on(1, 1, "\0\0\0\0\0\0", 6));           /* an empty key */
+    ck_assert(closes_on(1, 1, "\0\0\0\0\1\20abc", 9));       /* a key longer than what follows */
+    ck_assert(closes_on(1, 1, "\1\0\0\0\0\0", 6));           /* a head of nothing */
+    ck_assert(closes_on(200, 1, "\0\0\0\0\1\0a", 7));        /* 200 replicas */
     ck_assert(closes_on(1, UINT32_MAX, "\0\0\0\0\1\0a", 7)); /* a count that cannot be */
     ck_assert(!closes_on(1, 1, "\0\0\0\0\1\0a", 7));
     bench_stop();
@@ -502,7 +520,8 @@ START_TEST(remove_whose_list_breaks_in_the_middle_leaves_nobody_waiting)
     ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
     bench_peers[P].keeps_records = true;
     size_t begin = bench_begin(&frame, EGM_MSG_REMOVE);
-    egm_put_remove(&frame, &(struct egm_remove){.session = 101, .flags = EGM_FORCE, .key_count = 2});
+    egm_put_remove(&frame,
+                   &(struct egm_remove){.session = 101, .flags = EGM_FORCE, .key_count = 2});
     bench_put_key(&frame, "k");
     ck_assert_int_eq(egm_buf_append(&frame, "\11\0\0\0\0\0", 6), 0);
     bench_event(A, &frame, begin);
@@ -520,7 +539,8 @@ START_TEST(reader_that_leaves_in_the_middle_of_a_long_get_leaves_no_lease_behind
     start_one();
     ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
     size_t begin = bench_begin(&frame, EGM_MSG_GET_START);
-    egm_put_get_start(&frame, &(struct egm_get_start){.session = 101, .op = 5, .deadline_ms = 1000, .key_count = 5000});
+    egm_put_get_start(&frame, &(struct egm_get_start){
+                                  .session = 101, .op = 5, .deadline_ms = 1000, .key_count = 5000});
     struct egm_key_writer writer = {0};
     for (int i = 0; i < 5000; i++) {
         ck_assert_int_eq(egm_put_key(&writer, &frame, "k", 1), 0);
@@ -543,7 +563,9 @@ START_TEST(second_mount_on_a_connection_closes_it)
     struct egm_buf frame;
     start_one();
     size_t begin = bench_begin(&frame, EGM_MSG_MOUNT);
-    egm_put_mount(&frame, &(struct egm_mount){.provider = 9, .epoch = 9, .name = egm_bytes_of("x", 1), .segment_count = 1});
+    egm_put_mount(&frame,
+                  &(struct egm_mount){
+                      .provider = 9, .epoch = 9, .name = egm_bytes_of("x", 1), .segment_count = 1});
     egm_put_segment(&frame, &(struct egm_segment){.segment = 0, .size = SIZE});
     bench_event(P, &frame, begin);
     ck_assert(bench_peers[P].is_closed);
@@ -563,7 +585,10 @@ START_TEST(mount_with_impossible_segments_or_records_out_of_order_closes)
     for (size_t i = 0; i < EGM_COUNT_OF(sizes); i++) {
         bench_connect(P, EGM_ROLE_PROVIDER);
         size_t begin = bench_begin(&frame, EGM_MSG_MOUNT);
-        egm_put_mount(&frame, &(struct egm_mount){.provider = 9, .epoch = 9, .name = egm_bytes_of("x", 1), .segment_count = 1});
+        egm_put_mount(&frame, &(struct egm_mount){.provider = 9,
+                                                  .epoch = 9,
+                                                  .name = egm_bytes_of("x", 1),
+                                                  .segment_count = 1});
         egm_put_segment(&frame, &(struct egm_segment){.segment = 0, .size = sizes[i]});
         bench_event(P, &frame, begin);
         ck_assert(bench_peers[P].is_closed);

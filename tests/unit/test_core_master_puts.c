@@ -2,7 +2,13 @@
 /* The master core, everybody well: put, get, exist, prefix, remove, eviction, holds, leases, groups, pins. */
 #include "test_core_master.h"
 
-enum { A = 1, B = 2, P = 10, Q = 11, SIZE = 2 * MIB };
+enum {
+    A = 1,
+    B = 2,
+    P = 10,
+    Q = 11,
+    SIZE = 2 * MIB
+};
 
 static void start_one(void)
 {
@@ -19,7 +25,7 @@ START_TEST(put_value_is_found_by_everybody_with_its_size_checksum_and_place)
     struct got put = bench_put_start(A, 101, "k", 100000);
     ck_assert_int_eq(put.status, 0);
     ck_assert_uint_eq(put.length, 2 * EGM_GRANULE);
-    ck_assert(put.offset >= EGM_GRANULE); /* the first granule is nobody's */
+    ck_assert(put.offset >= EGM_GRANULE);  /* the first granule is nobody's */
     ck_assert(!bench_exists(B, 102, "k")); /* not before it is sealed */
     ck_assert_int_eq(bench_get_start(B, 102, "k", 1).status, EGM_E_NOT_FOUND);
     ck_assert_int_eq(bench_put_end(A, 101, put.generation, 0), 0);
@@ -211,7 +217,8 @@ START_TEST(group_goes_whole_or_stays_whole)
         ck_assert_int_eq(got.status, 0);
         ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), 0);
     }
-    ck_assert_int_eq(bench_get_start(B, 102, "g3", 9).status, 0); /* one member is read: none may go */
+    ck_assert_int_eq(bench_get_start(B, 102, "g3", 9).status,
+                     0); /* one member is read: none may go */
     ck_assert_int_eq(bench_put_start(A, 101, "new", 7 * EGM_GRANULE).status, EGM_E_NO_SPACE);
     ck_assert(bench_exists(A, 101, "g0"));
     bench_op_end(B, 102, 9);
@@ -245,7 +252,8 @@ START_TEST(places_of_a_removed_object_come_back_only_when_its_read_lease_ends)
     start_one();
     ck_assert_int_eq(bench_put(A, 101, "k", 31 * EGM_GRANULE), 0);
     ck_assert_int_eq(bench_get_start(B, 102, "k", 4).status, 0);
-    ck_assert_int_eq(bench_remove(A, 101, "k", EGM_FORCE), 0); /* answered: the provider has recorded it */
+    ck_assert_int_eq(bench_remove(A, 101, "k", EGM_FORCE),
+                     0); /* answered: the provider has recorded it */
     ck_assert_uint_eq(bench_sums().free, 0);
     ck_assert_uint_eq(bench_sums().removed, 31 * EGM_GRANULE);
     bench_op_end(B, 102, 4);
@@ -324,9 +332,9 @@ START_TEST(remove_matching_takes_what_matches_and_says_why_a_pattern_is_bad)
     const int codes[] = {0, EGM_E_INVALID, EGM_E_INVALID};
     for (size_t i = 0; i < EGM_COUNT_OF(patterns); i++) {
         size_t begin = bench_begin(&frame, EGM_MSG_REMOVE_MATCHING);
-        egm_put_remove_matching(&frame, &(struct egm_remove_matching){
-                                            .session = 101,
-                                            .pattern = egm_bytes_of(patterns[i], strlen(patterns[i]))});
+        egm_put_remove_matching(
+            &frame, &(struct egm_remove_matching){
+                        .session = 101, .pattern = egm_bytes_of(patterns[i], strlen(patterns[i]))});
         bench_event(A, &frame, begin);
         ck_assert_int_eq(bench_count_reply(A, EGM_MSG_REMOVE_MATCHING_REPLY, &count), codes[i]);
         ck_assert_uint_eq(count, i == 0 ? 2 : 0);
@@ -434,7 +442,8 @@ START_TEST(confirmed_checksum_mismatch_removes_the_object_for_all)
     for (size_t i = 0; i < EGM_COUNT_OF(answers); i++) {
         ck_assert(bench_exists(B, 102, "k"));
         size_t begin = bench_begin(&frame, EGM_MSG_MISMATCH);
-        egm_put_mismatch(&frame, &(struct egm_mismatch){.session = 101, .generation = generation, .key_count = 1});
+        egm_put_mismatch(&frame, &(struct egm_mismatch){
+                                     .session = 101, .generation = generation, .key_count = 1});
         bench_put_key(&frame, "k");
         bench_event(A, &frame, begin);
         struct egm_cursor cursor = bench_reply(P, EGM_MSG_VERIFY, &frame);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "test.h"
-
 #include "base/buf.h"
 
+#include "test.h"
 #include "wire/keys.h"
 #include "wire/status.h"
 
@@ -28,7 +27,8 @@ static void code(struct egm_buf *buf, const char *const *keys, size_t count)
 
 START_TEST(keys_come_back_as_they_went_in)
 {
-    static const char *const keys[] = {"a", "ab", "ab", "xab", "b", "bb", "bbb", "bb", "aXb", "aYYb", "aXb"};
+    static const char *const keys[] = {"a",   "ab", "ab",  "xab",  "b",  "bb",
+                                       "bbb", "bb", "aXb", "aYYb", "aXb"};
     struct egm_buf buf;
     egm_buf_init(&buf, 1u << 20);
     code(&buf, keys, EGM_COUNT_OF(keys));
@@ -46,7 +46,9 @@ END_TEST
 
 START_TEST(random_keys_of_all_sizes_come_back)
 {
-    enum { COUNT = 2000 };
+    enum {
+        COUNT = 2000
+    };
     static uint8_t keys[COUNT][EGM_MAX_KEY];
     static size_t sizes[COUNT];
     struct egm_buf buf;
@@ -54,7 +56,8 @@ START_TEST(random_keys_of_all_sizes_come_back)
     struct egm_key_writer writer = {0};
     for (int i = 0; i < COUNT; i++) {
         sizes[i] = next_random() % 5 ? 1 + next_random() % 40 : 1 + next_random() % EGM_MAX_KEY;
-        for (size_t k = 0; k < sizes[i]; k++) { /* two letters: heads and tails overlap all the time */
+        for (size_t k = 0; k < sizes[i];
+             k++) { /* two letters: heads and tails overlap all the time */
             keys[i][k] = (uint8_t)('a' + (next_random() >> 20) % 2);
         }
         ck_assert_int_eq(egm_put_key(&writer, &buf, keys[i], sizes[i]), 0);
@@ -73,7 +76,10 @@ END_TEST
 
 START_TEST(keys_of_vllm_shrink_by_a_factor_of_nine)
 {
-    enum { COUNT = 65536, RANKS = 8 };
+    enum {
+        COUNT = 65536,
+        RANKS = 8
+    };
     struct egm_buf buf;
     egm_buf_init(&buf, 64u << 20);
     struct egm_key_writer writer = {0};
@@ -85,11 +91,12 @@ START_TEST(keys_of_vllm_shrink_by_a_factor_of_nine)
             hash[k] = next_random();
         }
         /* contract/vllm-connector.md 3.1: model, ranks and a hash of 64 digits; one key per rank */
-        int n = snprintf(text[i & 1], sizeof text[0],
-                         "/models/meta-llama/Llama-3.1-70B-Instruct-quantized.w8a8/snapshots/main@tp_rank:%d"
-                         "@pcp0@dcp0@pp_rank:0@group:0@%016llx%016llx%016llx%016llx",
-                         i % RANKS, (unsigned long long)hash[0], (unsigned long long)hash[1],
-                         (unsigned long long)hash[2], (unsigned long long)hash[3]);
+        int n = snprintf(
+            text[i & 1], sizeof text[0],
+            "/models/meta-llama/Llama-3.1-70B-Instruct-quantized.w8a8/snapshots/main@tp_rank:%d"
+            "@pcp0@dcp0@pp_rank:0@group:0@%016llx%016llx%016llx%016llx",
+            i % RANKS, (unsigned long long)hash[0], (unsigned long long)hash[1],
+            (unsigned long long)hash[2], (unsigned long long)hash[3]);
         plain += (size_t)n;
         ck_assert_int_eq(egm_put_key(&writer, &buf, text[i & 1], (size_t)n), 0);
     }
@@ -131,18 +138,19 @@ START_TEST(hostile_codes_are_refused)
         const char *bytes;
         size_t size;
     } cases[] = {
-        {"\0\0\0\0\0\0", 6},                            /* an empty key */
-        {"\1\0\0\0\0\0", 6},                            /* a head of nothing */
-        {"\0\0\1\0\0\0", 6},                            /* a tail of nothing */
-        {"\0\0\0\0\2\0a", 7},                           /* middle beyond the end */
-        {"\0\0\0\0\1\0a\1\0\1\0\0\0", 13},              /* head and tail overlap */
-        {"\0\0\0\0\1\0a\377\377\377\377\377\377", 13},  /* all lengths at their most */
-        {"\0\0\0\0\1", 5},                              /* cut */
+        {"\0\0\0\0\0\0", 6},                           /* an empty key */
+        {"\1\0\0\0\0\0", 6},                           /* a head of nothing */
+        {"\0\0\1\0\0\0", 6},                           /* a tail of nothing */
+        {"\0\0\0\0\2\0a", 7},                          /* middle beyond the end */
+        {"\0\0\0\0\1\0a\1\0\1\0\0\0", 13},             /* head and tail overlap */
+        {"\0\0\0\0\1\0a\377\377\377\377\377\377", 13}, /* all lengths at their most */
+        {"\0\0\0\0\1", 5},                             /* cut */
     };
     for (size_t i = 0; i < EGM_COUNT_OF(cases); i++) {
         ck_assert_msg(is_refused((const uint8_t *)cases[i].bytes, cases[i].size), "case %zu", i);
     }
-    ck_assert(!is_refused((const uint8_t *)"\0\0\0\0\1\0a\1\0\0\0\0\0", 13)); /* the same key again is fine */
+    ck_assert(!is_refused((const uint8_t *)"\0\0\0\0\1\0a\1\0\0\0\0\0",
+                          13)); /* the same key again is fine */
 }
 END_TEST
 
@@ -162,7 +170,7 @@ END_TEST
 
 START_TEST(statuses_map_both_ways_and_errnos_do_not_cross)
 {
-#define BOTH(number, code)                                \
+#define BOTH(number, code)                                 \
     ck_assert_int_eq(egm_status_to_wire(code), -(number)); \
     ck_assert_int_eq(egm_status_from_wire(-(number)), code);
     EGM_STATUSES(BOTH)

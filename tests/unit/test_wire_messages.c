@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records and frames: what goes in comes out, and nothing that is cut or lies about a count gets through. */
-#include "test.h"
-
 #include "base/buf.h"
 #include "base/limits.h"
 
+#include "test.h"
 #include "wire/messages.h"
 
 #include <string.h>
@@ -46,39 +45,39 @@ static struct egm_bytes random_text(void)
 #define SAME_u32(a, b) ck_assert_uint_eq(a, b);
 #define SAME_u64(a, b) ck_assert_uint_eq(a, b);
 #define SAME_i32(a, b) ck_assert_int_eq(a, b);
-#define SAME_str(a, b)                  \
+#define SAME_str(a, b)                     \
     ck_assert_uint_eq((a).size, (b).size); \
     ck_assert((a).size == 0 || memcmp((a).data, (b).data, (a).size) == 0);
 #define FILL(type, field) FILL_##type(value.field)
 #define SAME(type, field) SAME_##type(value.field, back.field)
 
 /* A record survives the way over the wire; cut at any byte it fails, and a failed cursor stays at zeroes. */
-#define RECORD_TEST(record)                                                        \
-    static void check_##record(void)                                               \
-    {                                                                              \
-        struct egm_buf buf;                                                        \
-        egm_buf_init(&buf, 1u << 20);                                              \
-        for (int round = 0; round < 20; round++) {                                 \
-            struct egm_##record value, back;                                       \
-            EGM_FIELDS_##record(FILL) egm_buf_clear(&buf);                         \
-            egm_put_##record(&buf, &value);                                        \
-            ck_assert_int_eq(buf.failed, 0);                                       \
-            struct egm_cursor cursor = egm_cursor_of(buf.data, buf.len);           \
-            egm_take_##record(&cursor, &back);                                     \
-            ck_assert_int_eq(egm_cursor_end(&cursor), 0);                          \
-            EGM_FIELDS_##record(SAME) for (size_t cut = 0; cut < buf.len; cut++)   \
-            {                                                                      \
-                uint8_t *exact = egm_alloc(cut);                                   \
-                ck_assert_ptr_nonnull(exact);                                      \
-                memcpy(exact, buf.data, cut);                                      \
-                cursor = egm_cursor_of(exact, cut);                                \
-                egm_take_##record(&cursor, &back);                                 \
-                ck_assert_int_eq(egm_cursor_end(&cursor), EGM_E_PROTO);            \
-                ck_assert_uint_eq(egm_take_u32(&cursor), 0);                       \
-                egm_free(exact);                                                   \
-            }                                                                      \
-        }                                                                          \
-        egm_buf_release(&buf);                                                     \
+#define RECORD_TEST(record)                                                      \
+    static void check_##record(void)                                             \
+    {                                                                            \
+        struct egm_buf buf;                                                      \
+        egm_buf_init(&buf, 1u << 20);                                            \
+        for (int round = 0; round < 20; round++) {                               \
+            struct egm_##record value, back;                                     \
+            EGM_FIELDS_##record(FILL) egm_buf_clear(&buf);                       \
+            egm_put_##record(&buf, &value);                                      \
+            ck_assert_int_eq(buf.failed, 0);                                     \
+            struct egm_cursor cursor = egm_cursor_of(buf.data, buf.len);         \
+            egm_take_##record(&cursor, &back);                                   \
+            ck_assert_int_eq(egm_cursor_end(&cursor), 0);                        \
+            EGM_FIELDS_##record(SAME) for (size_t cut = 0; cut < buf.len; cut++) \
+            {                                                                    \
+                uint8_t *exact = egm_alloc(cut);                                 \
+                ck_assert_ptr_nonnull(exact);                                    \
+                memcpy(exact, buf.data, cut);                                    \
+                cursor = egm_cursor_of(exact, cut);                              \
+                egm_take_##record(&cursor, &back);                               \
+                ck_assert_int_eq(egm_cursor_end(&cursor), EGM_E_PROTO);          \
+                ck_assert_uint_eq(egm_take_u32(&cursor), 0);                     \
+                egm_free(exact);                                                 \
+            }                                                                    \
+        }                                                                        \
+        egm_buf_release(&buf);                                                   \
     }
 EGM_RECORDS(RECORD_TEST)
 
@@ -147,7 +146,11 @@ START_TEST(frame_headers_are_checked_field_by_field)
         uint8_t header[EGM_FRAME_HEADER];
         memcpy(header, buf.data, sizeof header);
         header[at] ^= 0x80;
-        int want = at < 4 ? EGM_E_PROTO : at < 6 ? EGM_E_VERSION : at < 8 ? 0 : at < 11 ? 0 : EGM_E_LIMIT;
+        int want = at < 4    ? EGM_E_PROTO
+                   : at < 6  ? EGM_E_VERSION
+                   : at < 8  ? 0
+                   : at < 11 ? 0
+                             : EGM_E_LIMIT;
         want = at >= 12 ? EGM_E_PROTO : want;
         ck_assert_msg(egm_frame_parse(header, &frame) == want, "byte %zu", at);
     }

@@ -55,7 +55,7 @@ int egm_frame_recv(int fd, struct egm_frame *ret_frame, struct egm_buf *payload,
 int egm_frame_expect(int fd, uint16_t type, uint64_t request, struct egm_buf *payload,
                      uint64_t deadline_ns)
 {
-    struct egm_frame frame;
+    struct egm_frame frame = {0}; /* gcc -O3 does not see that failures are negative */
     int r = egm_frame_recv(fd, &frame, payload, deadline_ns);
 
     if (r < 0) {
