@@ -176,7 +176,8 @@ def main():
             print(what)
             command = [sys.executable, __file__, "--role", role, "--master", args.master, "--tokens", str(args.tokens),
                        "--layers", str(args.layers)]
-            failed = failed or subprocess.run(command).returncode != 0
+            quiet = {"EGMSTORE_LOG": "warn"} | os.environ
+            failed = failed or subprocess.run(command, env=quiet).returncode != 0
         print("shutdown: requesters are gone, then the provider, then the master")
         failed = stop("provider", provider) != 0 or failed
         failed = stop("master", master) != 0 or failed
