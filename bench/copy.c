@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Question: what do the movers' copies cost against plain memcpy on this machine, and does the hash hide behind them?
+/* Question: what do the movers' copies cost against plain memcpy on this machine, and does the
+ * hash hide behind them?
  *
- * Two areas, touched before the clock starts: one shared (as a pool is mapped), one private (the user's memory). An area is
- * copied as objects of 4 MiB; on the pool side an object is one extent, on the user's side a list of pieces of 8 KiB, 64 KiB
- * or 2 MiB. The pieces lie in order (as in limits.c, the raw ceiling that the project compares with) or, with --shuffled,
- * scattered over the private area. The ceiling is memcpy piece by piece over the very same layout.
+ * Two areas, touched before the clock starts: one shared (as a pool is mapped), one private (the
+ * user's memory). An area is copied as objects of 4 MiB; on the pool side an object is one extent,
+ * on the user's side a list of pieces of 8 KiB, 64 KiB or 2 MiB. The pieces lie in order (as in
+ * limits.c, the raw ceiling that the project compares with) or, with --shuffled, scattered over
+ * the private area. The ceiling is memcpy piece by piece over the very same layout.
  *
- * All ways are measured in turn within a round, so that a disturbance of the machine does not hit one alone; a ratio is
- * taken within each round against that round's memcpy. Printed are the medians and quartiles over the rounds.
+ * All ways are measured in turn within a round, so that a disturbance of the machine does not hit
+ * one alone; a ratio is taken within each round against that round's memcpy. Printed are the
+ * medians and quartiles over the rounds.
  *
- *   copy [--rounds N] [--area-mib N] [--shuffled]        one JSON document on stdout; GB are 10^9 bytes */
+ *   copy [--rounds N] [--area-mib N] [--shuffled]        one JSON document on stdout; GB are 10^9
+ *                                                        bytes */
 #include "mover/copy.h"
 
 #include "base/parse.h"

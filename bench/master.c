@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast is the master core alone? One scripted provider and one scripted requester drive it with frames, without sockets.
+/* How fast is the master core alone? One scripted provider and one scripted requester drive it
+ * with frames, without sockets.
  *
  *   bench_master [objects] [rounds]          defaults 1000000, 15
  *
- * Times are CPU time of the one thread, so that a busy machine disturbs less. Prints JSON: look-ups per second of EXIST in frames of 8,192 keys over random keys (half of them present), the longest
- * turn of the loop while one frame of 65,536 keys is served (I: at most 300 us), bytes of memory per object besides its
- * key, and puts per second (PUT_START and PUT_END of 256 keys). */
+ * Times are CPU time of the one thread, so that a busy machine disturbs less. Prints JSON:
+ * look-ups per second of EXIST in frames of 8,192 keys over random keys (half of them present),
+ * the longest turn of the loop while one frame of 65,536 keys is served (I: at most 300 us), bytes
+ * of memory per object besides its key, and puts per second (PUT_START and PUT_END of 256 keys). */
 #include "core/master.h"
 
 #include "base/alloc.h"

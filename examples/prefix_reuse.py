@@ -68,7 +68,7 @@ def progress(what, done, total, begin):
     rate = done / max(time.perf_counter() - begin, 1e-9) / 1e9
     if sys.stdout.isatty() or done == total:
         end = "\n" if done == total else "\r"
-        print(f"  {what}: {done >> 20} of {total >> 20} MiB, {rate:.2f} GB/s   ", end=end, flush=True)
+        print(f"  {what}: {done >> 20} of {total >> 20} MiB, {rate:.2f} GB/s", end=end, flush=True)
 
 
 def in_batches(area, keys, what, call):

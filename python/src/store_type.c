@@ -246,6 +246,7 @@ static PyObject *store_last_error(PyObject *object, PyObject *unused)
 }
 
 /* Every method that may wait goes through egmpy_checked. */
+/* clang-format off */
 #define EGMPY_METHODS(M)                                                                          \
     M(setup)                                                                                      \
     M(register_buffer) M(unregister_buffer) M(put) M(put_parts) M(put_batch) M(put_from)          \
@@ -255,6 +256,7 @@ static PyObject *store_last_error(PyObject *object, PyObject *unused)
                     M(is_exist) M(batch_is_exist) M(get_size) M(remove) M(batch_remove)           \
                         M(remove_by_regex) M(remove_all) M(get_replica_desc)                      \
                             M(batch_get_replica_desc)
+/* clang-format on */
 #define CHECKED(name)                                                                 \
     static PyObject *checked_##name(PyObject *self, PyObject *args, PyObject *kwargs) \
     {                                                                                 \

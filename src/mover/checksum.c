@@ -11,7 +11,8 @@ static size_t list_variants(const struct egm_checksum_variant *list[4])
 {
     size_t count = 0;
 #if defined(__x86_64__)
-    /* These also ask the kernel's XCR0, so a CPU whose wide registers are not saved counts as one without. */
+    /* These also ask the kernel's XCR0, so a CPU whose wide registers are not saved counts as one
+     * without. */
     if (__builtin_cpu_supports("avx512f")) {
         list[count++] = &egm_checksum_avx512;
     }

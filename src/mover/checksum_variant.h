@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What checksum.c needs from one build of XXH3. Private to checksum*.c.
  *
- * State pointers are EGM_CHECKSUM_STATE_ALIGN aligned and EGM_CHECKSUM_STATE_BYTES large. Files that implement a variant
- * hold nothing else: they may be compiled for instructions that the CPU at hand does not have. */
+ * State pointers are EGM_CHECKSUM_STATE_ALIGN aligned and EGM_CHECKSUM_STATE_BYTES large. Files
+ * that implement a variant hold nothing else: they may be compiled for instructions that the CPU
+ * at hand does not have. */
 #ifndef EGM_MOVER_CHECKSUM_VARIANT_H
 #define EGM_MOVER_CHECKSUM_VARIANT_H
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Body of every checksum_<width>.c. The including file defines XXH_VECTOR, EGM_VARIANT (the table's symbol) and
- * EGM_VARIANT_NAME first. XXH_INLINE_ALL makes all of XXH3 static in that file and renames its symbols, so that builds of
- * several widths can be linked into one program without the linker picking one body for all of them. No include guard:
- * included once per file by design. */
+/* Body of every checksum_<width>.c. The including file defines XXH_VECTOR, EGM_VARIANT (the
+ * table's symbol) and EGM_VARIANT_NAME first. XXH_INLINE_ALL makes all of XXH3 static in that file
+ * and renames its symbols, so that builds of several widths can be linked into one program without
+ * the linker picking one body for all of them. No include guard: included once per file by design.
+ */
 #define XXH_INLINE_ALL
 #include "mover/checksum.h"
 #include "mover/checksum_variant.h"
@@ -21,7 +22,8 @@ static uint64_t variant_hash(const void *data, size_t size)
 static void variant_start(void *state, uint64_t seed)
 {
     XXH3_state_t *xxh = state;
-    /* reset keeps the seed's secret if the state seems to have that seed already; raw memory may seem so by chance */
+    /* reset keeps the seed's secret if the state seems to have that seed already; raw memory may
+     * seem so by chance */
     XXH3_INITSTATE(xxh);
     (void)XXH3_64bits_reset_withSeed(xxh, seed);
 }

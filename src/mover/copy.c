@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Spans of OUT past the cache: the buffer on the stack and the next source bytes stay in the first-level cache together.
- * Measured: 4 KiB beats the whole leaf by a twentieth. */
+/* Spans of OUT past the cache: the buffer on the stack and the next source bytes stay in the
+ * first-level cache together. Measured: 4 KiB beats the whole leaf by a twentieth. */
 #define BOUNCE_BYTES 4096u
 
 _Static_assert((EGM_CHECKSUM_LEAF_BYTES & (EGM_CHECKSUM_LEAF_BYTES - 1u)) == 0,
@@ -166,7 +166,8 @@ static void move_out(struct egm_copy *c, const struct span *span)
     unsigned char *first = is_streamed ? bounce : span->dst;
 
     memcpy(first, span->src, span->size);
-    /* The compiler may assume that nobody else writes the source and read that again for the hash; this forbids it. */
+    /* The compiler may assume that nobody else writes the source and read that again for the hash;
+     * this forbids it. */
     atomic_signal_fence(memory_order_seq_cst);
     egm_checksum_update(c->checksum_, first, span->size);
     if (is_streamed) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How copy.c stores bytes, and what copy_policy.c needs to measure it. Private to copy*.c.
  *
- * Files that implement a kernel hold nothing else: they may be compiled for instructions that the CPU at hand does not
- * have. */
+ * Files that implement a kernel hold nothing else: they may be compiled for instructions that the
+ * CPU at hand does not have. */
 #ifndef EGM_MOVER_COPY_KERNEL_H
 #define EGM_MOVER_COPY_KERNEL_H
 
@@ -15,12 +15,14 @@
 
 struct egm_copy_kernel {
     const char *name;
-    /* Copies at least EGM_COPY_STREAM_LEAST bytes past the cache, and fetches `ahead_size` bytes from `ahead` (the source
-     * bytes needed next) into the cache meanwhile. NULL: the kernel is memcpy. */
+    /* Copies at least EGM_COPY_STREAM_LEAST bytes past the cache, and fetches `ahead_size` bytes
+     * from `ahead` (the source bytes needed next) into the cache meanwhile. NULL: the kernel is
+     * memcpy. */
     void (*stream)(void *dst, const void *src, size_t size, const void *ahead, size_t ahead_size);
     /* Makes streamed stores visible before the stores that follow. NULL like stream. */
     void (*settle)(void);
-    /* Drops these bytes from all caches, so that a measurement meets cold memory. NULL like stream. */
+    /* Drops these bytes from all caches, so that a measurement meets cold memory. NULL like stream.
+     */
     void (*evict)(const void *data, size_t size);
 };
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Body of copy_nt_<width>.c. The including file defines store_block(dst, src), which stores BLOCK_BYTES past the cache to a
- * destination aligned to a cache line, and EGM_KERNEL and EGM_KERNEL_NAME. No include guard: included once per file.
+/* Body of copy_nt_<width>.c. The including file defines store_block(dst, src), which stores
+ * BLOCK_BYTES past the cache to a destination aligned to a cache line, and EGM_KERNEL and
+ * EGM_KERNEL_NAME. No include guard: included once per file.
  *
- * Stores past the cache are outside the C11 memory model: release orders do not cover them on x86 and no C11 fence is
- * sure to emit the needed instruction, hence the sfence here. */
+ * Stores past the cache are outside the C11 memory model: release orders do not cover them on x86
+ * and no C11 fence is sure to emit the needed instruction, hence the sfence here. */
 #include "mover/copy_kernel.h"
 
 #include <emmintrin.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copy past the cache with AVX-512 F, a line per store. Compiled with -mavx512f; called only where the CPU has it. */
+/* Copy past the cache with AVX-512 F, a line per store. Compiled with -mavx512f; called only where
+ * the CPU has it. */
 #include <immintrin.h>
 
 #define BLOCK_BYTES 256u

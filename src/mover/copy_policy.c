@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which kernel copies: asked for by name, or measured once.
  *
- * The measurement runs the real thing (a copy with its checksum, pieces of 64 KiB, one side a shared mapping as a pool is)
- * over lines that were first dropped from the caches, because pools are far larger than caches and a warm measurement would
- * favour plain. Per direction the best of many short rounds counts, taken in turns, so that a disturbance hits all alike and
- * costs a round, not the decision. Plain leaves its destination dirty in the cache and pays for writing it back after the
- * clock has stopped; hence it has to win by more than a tenth. (On the reference machine, for get, the probe sees streaming
- * at 0.9 to 1.2 of plain's speed, from run to run; over 256 MiB it has 1.1 to 1.2.)
+ * The measurement runs the real thing (a copy with its checksum, pieces of 64 KiB, one side a
+ * shared mapping as a pool is) over lines that were first dropped from the caches, because pools
+ * are far larger than caches and a warm measurement would favour plain. Per direction the best of
+ * many short rounds counts, taken in turns, so that a disturbance hits all alike and costs a round,
+ * not the decision. Plain leaves its destination dirty in the cache and pays for writing it back
+ * after the clock has stopped; hence it has to win by more than a tenth. (On the reference machine,
+ * for get, the probe sees streaming at 0.9 to 1.2 of plain's speed, from run to run; over 256 MiB
+ * it has 1.1 to 1.2.)
  *
- * The choice is the one piece of process-wide mutable state here: it describes the machine, not a store. */
+ * The choice is the one piece of process-wide mutable state here: it describes the machine, not a
+ * store. */
 #include "base/checked.h"
 
 #include "mover/copy_kernel.h"
@@ -27,7 +30,8 @@
 #define PROBE_BUDGET_NS 25000000u /* no round begins that would probably end later */
 #define PROBE_PLAIN_MARGIN 1.1
 
-/* Written by use/probe, read at each init. Relaxed: kernels are constants, nothing else is published with the pointer. */
+/* Written by use/probe, read at each init. Relaxed: kernels are constants, nothing else is
+ * published with the pointer. */
 static _Atomic(const struct egm_copy_kernel *) policy[EGM_COPY_DIRECTION_COUNT] = {
     &egm_copy_plain,
     &egm_copy_plain,
@@ -50,7 +54,7 @@ static void set_policy(enum egm_copy_direction direction, const struct egm_copy_
 
 const struct egm_copy_kernel *egm_copy_policy(enum egm_copy_direction direction, size_t bytes)
 {
-    if (bytes <= EGM_COPY_SMALL_BYTES) {
+    if (bytes <= (direction == EGM_COPY_OUT ? EGM_COPY_CACHED_OUT_BYTES : EGM_COPY_SMALL_BYTES)) {
         return &egm_copy_plain;
     }
     return atomic_load_explicit(&policy[direction], memory_order_relaxed);

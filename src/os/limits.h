@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much memory this process may still take, as the kernel tells it: so that a pool that cannot be had is refused before
- * its first page, not by the OOM killer half-way. */
+/* How much memory this process may still take, as the kernel tells it: so that a pool that cannot
+ * be had is refused before its first page, not by the OOM killer half-way. */
 #ifndef EGM_OS_LIMITS_H
 #define EGM_OS_LIMITS_H
 
@@ -17,8 +17,8 @@ struct egm_limits {
     uint64_t huge_free_bytes;    /* free and not reserved */
 };
 
-/* Never fails: what cannot be read counts as no limit. proc_root and sys_root: NULL means /proc and /sys; tests give trees
- * of their own. @blocking on small files only */
+/* Never fails: what cannot be read counts as no limit. proc_root and sys_root: NULL means /proc
+ * and /sys; tests give trees of their own. @blocking on small files only */
 void egm_limits_read(const char *proc_root, const char *sys_root, struct egm_limits *ret_limits);
 
 #endif

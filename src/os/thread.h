@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads of a library: they take no signal of the program that hosts them, and have a name and a small stack. */
+/* Threads of a library: they take no signal of the program that hosts them, and have a name and a
+ * small stack. */
 #ifndef EGM_OS_THREAD_H
 #define EGM_OS_THREAD_H
 
@@ -8,8 +9,8 @@
 #include <pthread.h>
 #include <stddef.h>
 
-/* Starts run(arg) with every signal blocked. name: at most 15 bytes, for ps and debuggers. 0 or -errno; on success the
- * caller joins the thread. */
+/* Starts run(arg) with every signal blocked. name: at most 15 bytes, for ps and debuggers. 0 or
+ * -errno; on success the caller joins the thread. */
 EGM_MUST_CHECK int egm_thread_start(pthread_t *ret_thread, const char *name,
                                     void *(*run)(void *arg), void *arg);
 

@@ -2,16 +2,17 @@
 /*
  * The control connection to the master.
  *
- *   idle --retry time--> connecting (a worker: connect, HELLO; blocking) --ok--> open --error, silence--> idle
+ *   idle --retry time--> connecting (on a worker: connect, HELLO) --ok--> open
+ *    ^                        | failed                                      | error, silence
+ *    +------------------------+---------------------------------------------+
  *
  * Kept up for ever, with a backoff of 50 ms to 1 s. The blocking part runs on a worker of libuv, so
  * that a master that does not answer, or a slow resolver, never stops the loop. A master of this
  * host is tried at its Unix socket first. The master renews our lease each second; a connection on
  * which nothing came for 10 s is given up.
  *
- * Input is collected until a frame is whole; frames go to the core under the lock. Output is what the
- * core leaves in its buffer: it is sent from there, and cleared when all of it is gone.
- */
+ * Input is collected until a frame is whole; frames go to the core under the lock. Output is what
+ * the core leaves in its buffer: it is sent from there, and cleared when all of it is gone. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"

@@ -3,12 +3,12 @@
  * The data port's connections: READ and WRITE of one requester, in order, blocking, on a thread of
  * its own.
  *
- * What the peer says about places is believed only as far as the core finds exactly the same in its
- * live table (P4); everything that an honest peer cannot send ends the connection. Bytes go straight
- * between socket and pool, in windows of 4 MiB at most and slices of 250 ms; between them the core is
- * asked whether the generation still lives, so that a peer that stops moving cannot hold up the
- * acknowledgement of a drop for longer than a slice. A transfer without any progress for 30 s ends
- * the connection.
+ * What the peer says about places is believed only as far as the core finds exactly the same in
+ * its live table (P4); everything that an honest peer cannot send ends the connection. Bytes go
+ * straight between socket and pool, in windows of 4 MiB at most and slices of 250 ms; between them
+ * the core is asked whether the generation still lives, so that a peer that stops moving cannot
+ * hold up the acknowledgement of a drop for longer than a slice. A transfer without any progress
+ * for 30 s ends the connection.
  *
  * A generation that the core has not heard of may be on its way from the master: the request waits
  * for RECORDS, up to a second.

@@ -3,16 +3,17 @@
  * Listeners, handshakes, and importers of the map kind.
  *
  *   accepted -> HELLO -> ATTACH -> WAITING (master is told of the slot) -+- tcp: to a data thread
- *                                                                        +- map: fds sent -> IMPORTER
+ *                                                                        +- map: fds sent ->
+ *                                                                        IMPORTER
  *   IMPORTER --its connection ends--> DYING --its lock is free--> gone
  *
- * A peer costs a fixed struct and reads only as many bytes as the frame that is due, so nothing that
- * belongs to the data thread is ever taken. The first bytes must be the magic, the lengths small, and
- * all of it must happen within 5 s; the number of handshakes is bounded (shell.h).
+ * A peer costs a fixed struct and reads only as many bytes as the frame that is due, so nothing
+ * that belongs to the data thread is ever taken. The first bytes must be the magic, the lengths
+ * small, and all of it must happen within 5 s; the number of handshakes is bounded (shell.h).
  *
- * The pool's description for an importer is opened, locked, sent and closed in one go, under the fork
- * lock: a child of ours can never hold it, so the lock says exactly whether the importer does (I3).
- */
+ * The pool's description for an importer is opened, locked, sent and closed in one go, under the
+ * fork lock: a child of ours can never hold it, so the lock says exactly whether the importer does
+ * (I3). */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"

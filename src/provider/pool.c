@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's memory and its fence file (layout: mover/map/map.h), and reading an object's checksum from it. */
+/* The pool's memory and its fence file (layout: mover/map/map.h), and reading an object's checksum
+ * from it. */
 #include "base/checked.h"
 #include "base/limits.h"
 

@@ -3,10 +3,9 @@
  * The public calls (include/egmstore/provider.h): open, state, drain, close.
  *
  * open builds in this order and undoes in the reverse one: name and data port, memory and fences,
- * Unix socket, core, loop; then it waits until the master has mounted and leased the pool. Calls come
- * from any thread; close must be the last one. In a child after fork every call is harmless: the
- * struct is the parent's, only its pid is looked at.
- */
+ * Unix socket, core, loop; then it waits until the master has mounted and leased the pool. Calls
+ * come from any thread; close must be the last one. In a child after fork every call is harmless:
+ * the struct is the parent's, only its pid is looked at. */
 #include "egmstore/provider.h"
 
 #include "base/alloc.h"

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the provider library: core/provider.h decides, this carries out.
  *
- *   caller's threads        loop thread (libuv)                      data threads, one per attached tcp connection
- *   open/drain/close  --->  control connection to the master         requests of one requester, blocking,
- *   (wait on `changed`)     listeners, handshakes, map importers     straight into and out of pool memory
- *                           timers, slot locks of the dead
+ *   caller's threads        loop thread (libuv)                 data threads
+ *                                                               (one per attached connection)
+ *   open/drain/close  --->  control connection to the master    requests of one requester,
+ *   (wait on `changed`)     listeners, handshakes,              blocking, straight into and out
+ *                           map importers, timers,              of pool memory
+ *                           slot locks of the dead
  *
- * One mutex, `lock`, covers the core, `state`, and the lists that more than one thread sees; each field says so. It is held
- * for short steps only, never across blocking I/O; the loop's own fields need none. `changed` is broadcast whenever
- * anything under the lock may have changed for a waiter. Data threads that leave frames in the core's out-buffer wake the
- * loop through `wake`. Every thread blocks all signals.
+ * One mutex, `lock`, covers the core, `state`, and the lists that more than one thread sees; each
+ * field says so. It is held for short steps only, never across blocking I/O; the loop's own fields
+ * need none. `changed` is broadcast whenever anything under the lock may have changed for a
+ * waiter. Data threads that leave frames in the core's out-buffer wake the loop through `wake`.
+ * Every thread blocks all signals.
  *
- * A child after fork has the struct but no threads and no fds (os/fork.h closes them there); `pid` tells. */
+ * A child after fork has the struct but no threads and no fds (os/fork.h closes them there); `pid`
+ * tells. */
 #ifndef EGM_PROVIDER_SHELL_H
 #define EGM_PROVIDER_SHELL_H
 
@@ -34,8 +38,9 @@
 /* A peer that has not finished HELLO and ATTACH by then is dropped. */
 #define EGM_HANDSHAKE_NS (UINT64_C(5) * 1000000000)
 
-/* Handshakes under way. Above it the oldest goes once it has had EGM_HANDSHAKE_MIN_NS; until then nothing is accepted.
- * So a flood of silent peers costs fds up to here and delays an honest one by its share of the flood times 100 ms / 128. */
+/* Handshakes under way. Above it the oldest goes once it has had EGM_HANDSHAKE_MIN_NS; until then
+ * nothing is accepted. So a flood of silent peers costs fds up to here and delays an honest one by
+ * its share of the flood times 100 ms / 128. */
 #define EGM_MAX_HANDSHAKES 128
 #define EGM_HANDSHAKE_MIN_NS (UINT64_C(100) * 1000000)
 
@@ -166,7 +171,8 @@ struct egm_provider {
     struct egm_log_gate peer_gate;
 };
 
-/* names.c: decides the name and the data port; fills hostname, data_address, reserved_fd and the tcp listener's fd. */
+/* names.c: decides the name and the data port; fills hostname, data_address, reserved_fd and the
+ * tcp listener's fd. */
 EGM_MUST_CHECK int egm_shell_names(struct egm_provider *p,
                                    const struct egm_provider_options *options,
                                    struct egm_detail *reterr);
@@ -186,7 +192,8 @@ void egm_shell_sweep(const struct egm_provider *p);
 EGM_MUST_CHECK int egm_shell_loop_start(struct egm_provider *p, struct egm_detail *reterr);
 /* Ends the loop and all data threads; returns when they are gone. */
 void egm_shell_loop_stop(struct egm_provider *p);
-/* What follows when the core may have changed: answers to waiting peers, state, waiters, bytes to the master. Loop only. */
+/* What follows when the core may have changed: answers to waiting peers, state, waiters, bytes to
+ * the master. Loop only. */
 void egm_shell_settle(struct egm_provider *p);
 
 /* control.c; loop only */
@@ -206,9 +213,11 @@ void egm_peers_stop(struct egm_provider *p);
 void egm_peers_detach(struct egm_provider *p);
 
 /* data.c */
-/* Starts the thread of a tcp connection that has its slot; takes fd and slot on success. Lock not held. */
+/* Starts the thread of a tcp connection that has its slot; takes fd and slot on success. Lock not
+ * held. */
 EGM_MUST_CHECK int egm_data_start(struct egm_provider *p, int fd, uint32_t slot, uint64_t session);
-/* Joins threads that are done; with `all`, breaks every connection first and joins them all. Loop only. */
+/* Joins threads that are done; with `all`, breaks every connection first and joins them all. Loop
+ * only. */
 void egm_data_reap(struct egm_provider *p, bool all);
 /* Ends the connections that are between requests; the others end after theirs. */
 void egm_data_detach(struct egm_provider *p);

@@ -30,6 +30,7 @@ int egm_put_key(struct egm_key_writer *writer, struct egm_buf *buf, const void *
 struct egm_key_reader {
     uint8_t keys[2][EGM_MAX_KEY];
     uint32_t size; /* of the key read last */
+    uint32_t head; /* how much of it is as in the key before it */
     unsigned turn; /* which half of keys it is in */
 };
 

@@ -85,7 +85,7 @@ typedef uint16_t egm_field_u16;
 typedef uint32_t egm_field_u32;
 typedef uint64_t egm_field_u64;
 typedef int32_t egm_field_i32;
-typedef struct egm_bytes egm_field_str;
+#define egm_field_str struct egm_bytes
 
 #define EGM_MEMBER(type, field) egm_field_##type field;
 #define EGM_STRUCT(record)              \

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 /* S(wire number, our code) */
+/* clang-format off */
 #define EGM_STATUSES(S)                                                                     \
     S(1, EGM_E_STALE)                                                                       \
     S(2, EGM_E_EVICTED) S(3, EGM_E_NO_SPACE) S(4, EGM_E_PEER_GONE) S(5, EGM_E_PROTO)        \
@@ -17,6 +18,7 @@
                         S(19, EGM_E_AGAIN) S(20, EGM_E_UNSUPPORTED) S(21, EGM_E_LIMIT)      \
                             S(22, EGM_E_INVALID) S(23, EGM_E_TIMEOUT) S(24, EGM_E_INTERNAL) \
                                 S(25, EGM_E_NOT_PERMITTED)
+/* clang-format on */
 
 /* 0 and positive values stay; an errno becomes EGM_E_INTERNAL's number. */
 int32_t egm_status_to_wire(int code);

@@ -54,7 +54,8 @@ static uint32_t trace_zipf(uint32_t step)
     return zipf();
 }
 
-/* Reads by popularity, and every so often somebody walks over 2,000 keys that nobody reads again. */
+/* Reads by popularity, and every so often somebody walks over 2,000 keys that nobody reads again.
+ */
 static uint32_t trace_scan_mix(uint32_t step)
 {
     uint32_t phase = step % 10000;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The allocator against a map of slots: random takes and gives, with everything compared after each step. */
+/* The allocator against a map of slots: random takes and gives, with everything compared after
+ * each step. */
 #include "core/extents.h"
 #include "test.h"
 

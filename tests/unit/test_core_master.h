@@ -112,7 +112,8 @@ __attribute__((unused)) static void bench_check(void)
     ck_assert_msg(!broken, "%s", broken);
 }
 
-/* Takes the next frame of a peer out; false when there is none. The payload is copied into `ret`. */
+/* Takes the next frame of a peer out; false when there is none. The payload is copied into `ret`.
+ */
 __attribute__((unused)) static bool bench_take(uint32_t peer, struct egm_frame *ret_frame,
                                                struct egm_buf *ret)
 {

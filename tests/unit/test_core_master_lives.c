@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The master core when processes come, go, return and die: sessions, providers, terms, new masters; and what peers
- * send that they should not. */
+/* The master core when processes come, go, return and die: sessions, providers, terms, new
+ * masters; and what peers send that they should not. */
 #include "test_core_master.h"
 
 enum {
@@ -411,6 +411,92 @@ START_TEST(higher_term_of_a_provider_raises_the_masters)
 }
 END_TEST
 
+START_TEST(given_up_provider_that_returns_is_not_written_to_before_its_old_writers_have_spoken)
+{
+    uint64_t revoked;
+    start_one();
+    struct got got = bench_put_start(A, 101, "k", 2 * EGM_GRANULE);
+    uint32_t term = bench_peers[P].term;
+    bench_disconnect(P);
+    pass_alive(3200);
+    ck_assert_uint_eq(egm_master_totals(bench).provider_count, 0);
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    struct bench_slot slots[] = {{0, A, 101, EGM_IMPORT_MAP}, {0, B, 102, EGM_IMPORT_MAP}};
+    ck_assert_int_eq(bench_mount_slots(P, 1, 100, term, SIZE, slots, 2), 0);
+    ck_assert_str_eq(bench_sums().state, "recovering");
+    ck_assert_int_eq(bench_ping(A, 101, 0, NULL),
+                     EGM_E_NOT_FOUND); /* asked to tell again what they write */
+    ck_assert_int_eq(bench_ping(B, 102, 0, NULL), EGM_E_NOT_FOUND);
+    struct egm_open_write write = {
+        .generation = got.generation, .provider = 1, .epoch = 100, .extent_count = 1};
+    struct egm_extent extent = {.offset = got.offset, .length = got.length};
+    ck_assert_int_eq(bench_session_with(A, 101, &write, &extent, 1), 0);
+    ck_assert_str_eq(bench_sums().state, "recovering");
+    ck_assert_int_eq(bench_session(B, 102), 0);
+    ck_assert_str_eq(bench_sums().state, "ready");
+    ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_GRANULE);
+    ck_assert_int_eq(bench_ping(A, 101, got.generation, &revoked), 0);
+    ck_assert_uint_eq(bench_sums().free, SIZE - EGM_GRANULE);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(removal_waits_for_the_other_provider_when_one_is_lost)
+{
+    struct got got;
+    bench_start();
+    bench_mount(P, 1, SIZE);
+    bench_mount(Q, 2, SIZE);
+    bench_requester(A, 101, P);
+    ck_assert_int_eq(bench_slot(Q, 5, 101, EGM_IMPORT_MAP, 1), 0);
+    bench_put_ask(A, 101, "k", 5000, (struct bench_put){.replicas = 2});
+    bench_items_reply(A, EGM_MSG_PUT_START_REPLY, &got);
+    ck_assert_int_eq(bench_put_end(A, 101, got.generation, 0), 0);
+    bench_peers[P].keeps_records = true;
+    bench_peers[Q].keeps_records = true;
+    bench_remove_ask(A, 101, "k", EGM_FORCE);
+    bench_disconnect(P);
+    ck_assert(!bench_has_reply(A));
+    bench_peers[Q].keeps_records = false;
+    bench_settle();
+    ck_assert_int_eq(bench_results_reply(A, EGM_MSG_REMOVE_REPLY), 0);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(living_provider_is_told_when_a_stray_mount_took_its_place)
+{
+    start_one();
+    bench_connect(Q, EGM_ROLE_PROVIDER);
+    ck_assert_int_eq(bench_mount_slots(Q, 1, 999, 0, SIZE, NULL, 0), 0); /* an older life's, late */
+    ck_assert(bench_peers[P].is_closed);                                 /* so it mounts again */
+    ck_assert_uint_eq(egm_master_totals(bench).provider_count, 1);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(two_copies_of_one_claimed_write_are_both_settled)
+{
+    bench_start();
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    bench_connect(Q, EGM_ROLE_PROVIDER);
+    struct bench_slot slots[] = {{0, 3, 101, EGM_IMPORT_MAP}};
+    ck_assert_int_eq(bench_mount_slots(P, 1, 100, 5, SIZE, slots, 1), 0);
+    ck_assert_int_eq(bench_mount_slots(Q, 2, 200, 5, SIZE, slots, 1), 0);
+    bench_connect(A, EGM_ROLE_REQUESTER);
+    struct egm_open_write writes[2] = {
+        {.generation = (UINT64_C(5) << 44) + 3, .provider = 1, .epoch = 100, .extent_count = 1},
+        {.generation = (UINT64_C(5) << 44) + 3, .provider = 2, .epoch = 200, .extent_count = 1}};
+    struct egm_extent extents[2] = {{.offset = 4 * EGM_GRANULE, .length = EGM_GRANULE},
+                                    {.offset = 7 * EGM_GRANULE, .length = EGM_GRANULE}};
+    ck_assert_int_eq(bench_session_with(A, 101, writes, extents, 2), 0);
+    ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_GRANULE);
+    ck_assert_int_eq(bench_ping(A, 101, writes[0].generation, NULL), 0);
+    ck_assert_uint_eq(bench_sums().quarantined, 0);
+    bench_stop();
+}
+END_TEST
+
 /* ---- a new master finds slots that are held ---- */
 START_TEST(new_master_places_nothing_where_an_old_writer_may_be_until_it_has_spoken)
 {
@@ -446,7 +532,8 @@ START_TEST(new_master_places_nothing_where_an_old_writer_may_be_until_it_has_spo
 }
 END_TEST
 
-/* ---- odd orders and hostile numbers (B50): a code or a closed connection, and everything stands ---- */
+/* ---- odd orders and hostile numbers (B50): a code or a closed connection, and everything stands
+ * ---- */
 START_TEST(odd_orders_of_put_end_are_refused_and_change_nothing)
 {
     start_one();
@@ -622,6 +709,10 @@ EGM_TEST_MAIN("core_master_lives", nothing_is_answered_before_hello_and_stranger
               provider_that_drains_before_its_first_lease_does_not_become_ready,
               lease_counts_from_the_question_that_was_answered,
               higher_term_of_a_provider_raises_the_masters,
+              given_up_provider_that_returns_is_not_written_to_before_its_old_writers_have_spoken,
+              removal_waits_for_the_other_provider_when_one_is_lost,
+              living_provider_is_told_when_a_stray_mount_took_its_place,
+              two_copies_of_one_claimed_write_are_both_settled,
               new_master_places_nothing_where_an_old_writer_may_be_until_it_has_spoken,
               odd_orders_of_put_end_are_refused_and_change_nothing, impossible_sizes_are_refused,
               broken_keys_and_counts_close_the_connection,

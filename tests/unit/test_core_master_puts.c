@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The master core, everybody well: put, get, exist, prefix, remove, eviction, holds, leases, groups, pins. */
+/* The master core, everybody well: put, get, exist, prefix, remove, eviction, holds, leases,
+ * groups, pins. */
 #include "test_core_master.h"
 
 enum {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checksum and copy: fixed numbers that the distribution's libxxhash gave, and random lists against a naive reference. */
+/* Checksum and copy: fixed numbers that the distribution's libxxhash gave, and random lists
+ * against a naive reference. */
 #include "base/checked.h"
 
 #include "mover/checksum.h"
@@ -136,8 +137,8 @@ START_TEST(pieces_of_any_size_give_the_value_of_the_whole)
 }
 END_TEST
 
-/* Checks a checksum at `c`, whose memory held `fill` before, but for one word with the very seed that init will ask for:
- * an uninitialised state that seems to have been prepared for that seed. */
+/* Checks a checksum at `c`, whose memory held `fill` before, but for one word with the very seed
+ * that init will ask for: an uninitialised state that seems to have been prepared for that seed. */
 static void check_dirty(const struct egm_checksum_variant *variant, struct egm_checksum *c,
                         size_t word, int fill, struct iovec data)
 {
@@ -151,7 +152,8 @@ static void check_dirty(const struct egm_checksum_variant *variant, struct egm_c
 
 START_TEST(address_and_earlier_content_of_the_state_do_not_matter)
 {
-    /* 31 leaves: XXH3 keeps what it derives from a seed in the state only beyond 240 bytes of input */
+    /* 31 leaves: XXH3 keeps what it derives from a seed in the state only beyond 240 bytes of input
+     */
     struct iovec data = {new_area(31 * LEAF), 31 * LEAF};
     unsigned char *room = new_area(sizeof(struct egm_checksum) + 64);
     const struct egm_checksum_variant *variant;
@@ -203,7 +205,8 @@ END_TEST
 
 /* ---- copy ---- */
 
-/* One side of a copy: a list whose pieces lie in one area, with a guard byte or more between them. */
+/* One side of a copy: a list whose pieces lie in one area, with a guard byte or more between them.
+ */
 struct side {
     unsigned char *area;
     struct iovec *pieces;
@@ -260,8 +263,8 @@ static void spread(struct side *side, const unsigned char *flat)
     }
 }
 
-/* Fails unless `side` holds exactly `flat` in its pieces and guards everywhere else. (One check per loop: Check records
- * each, which takes longer than the comparison.) */
+/* Fails unless `side` holds exactly `flat` in its pieces and guards everywhere else. (One check
+ * per loop: Check records each, which takes longer than the comparison.) */
 static void check_side(struct side *side, const unsigned char *flat)
 {
     size_t bad_pieces = 0, bad_guards = 0;
@@ -462,7 +465,8 @@ static void *rewrite(void *arg)
     return NULL;
 }
 
-/* Copies a changing source; returns how often the result was torn. The hash must fit the delivered bytes each time. */
+/* Copies a changing source; returns how often the result was torn. The hash must fit the delivered
+ * bytes each time. */
 static unsigned count_torn_copies(struct rewriter *w, unsigned char *dst)
 {
     const size_t size = w->count * sizeof *w->words;

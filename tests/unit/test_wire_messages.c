@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records and frames: what goes in comes out, and nothing that is cut or lies about a count gets through. */
+/* Records and frames: what goes in comes out, and nothing that is cut or lies about a count gets
+ * through. */
 #include "base/buf.h"
 #include "base/limits.h"
 
@@ -51,7 +52,8 @@ static struct egm_bytes random_text(void)
 #define FILL(type, field) FILL_##type(value.field)
 #define SAME(type, field) SAME_##type(value.field, back.field)
 
-/* A record survives the way over the wire; cut at any byte it fails, and a failed cursor stays at zeroes. */
+/* A record survives the way over the wire; cut at any byte it fails, and a failed cursor stays at
+ * zeroes. */
 #define RECORD_TEST(record)                                                      \
     static void check_##record(void)                                             \
     {                                                                            \
