@@ -164,7 +164,7 @@ static bool is_layout_due(struct background *b)
     pthread_mutex_lock(&b->store->lock);
     bool is_due = requester->state == EGM_SESSION_OPEN &&
                   (!b->layout || b->layout->instance != requester->instance ||
-                   b->layout->version != requester->layout_version);
+                   b->layout->version < requester->layout_version);
     pthread_mutex_unlock(&b->store->lock);
     return is_due;
 }

@@ -55,6 +55,10 @@ int egm_master_create(const struct egm_master_options *options, const struct egm
         egm_master_destroy(m);
         return r;
     }
+    /* Terms rise with the providers that join, so two masters may share one for a while, on
+     * different providers. A requester that wrote under both must still tell its generations
+     * apart (I5): each life counts from elsewhere. */
+    m->counter = io->random(io->arg) >> 21;
     memcpy(m->cluster, options->cluster, cluster_size + 1);
     m->options.cluster = m->cluster;
     *ret_master = m;
@@ -358,6 +362,7 @@ static void start_request(struct egm_master *m, uint32_t peer, const struct egm_
     }
     memset(r, 0, offsetof(struct egm_request, keys));
     r->keys.size = 0;
+    r->keys.head = 0;
     r->keys.turn = 0;
     r->peer = peer;
     r->frame = *frame;

@@ -214,8 +214,9 @@ static bool begin_get(struct egm_master *m, struct egm_request *r)
         return false;
     }
     r->deadline_ns = m->now_ns + egm_ms(egm_min_u64(head.deadline_ms, 3600000));
-    r->result =
-        egm_min_u64(head.deadline_ms, (m->sessions[r->session].until_ns - m->now_ns) / 1000000);
+    /* A session whose time is up lives until the next tick: it is promised nothing beyond. */
+    uint64_t until_ns = egm_max_u64(m->sessions[r->session].until_ns, m->now_ns);
+    r->result = egm_min_u64(head.deadline_ms, (until_ns - m->now_ns) / 1000000);
     if (head.op) {
         r->op = egm_alloc(sizeof *r->op + (size_t)r->count * sizeof r->op->objects[0]);
         if (!r->op) {

@@ -38,7 +38,8 @@ bool egm_mount_is_leased(const struct egm_master *m, uint32_t mount)
 
 bool egm_mount_is_placeable(const struct egm_master *m, uint32_t mount)
 {
-    /* Not before its provider has accepted the term of what would be placed: a later master could start below it (I13). */
+    /* Not before its provider has accepted the term of what would be placed: a later master could
+     * start below it (I13). */
     return m->mounts[mount].is_placeable_once && egm_mount_is_leased(m, mount) &&
            m->providers[m->mounts[mount].provider].leased_term == m->term;
 }
@@ -417,9 +418,10 @@ static void set_slots(struct egm_master *m, struct egm_provider_state *p,
     }
 }
 
-/* The request id is the time of asking: the answer brings it back, so that a late answer counts from its own
- * question (I4). The term of a provider that is ready follows the master's, and is told before anything of it is
- * granted there: then its records never raise the provider's term above what it is leased under. */
+/* The request id is the time of asking: the answer brings it back, so that a late answer counts
+ * from its own question (I4). The term of a provider that is ready follows the master's, and is
+ * told before anything of it is granted there: then its records never raise the provider's term
+ * above what it is leased under. */
 static void send_lease(struct egm_master *m, struct egm_provider_state *p)
 {
     p->lease_asked_ns = m->now_ns;
@@ -434,8 +436,9 @@ static void send_lease(struct egm_master *m, struct egm_provider_state *p)
     egm_master_reply(m, p->peer, &m->scratch, begin);
 }
 
-/* Who has a slot here may have been given writes by another master since it told us which it has, or by us before the
- * provider was given up. So it has to tell again before anything is placed here: it is answered that it is not known. */
+/* Who has a slot here may have been given writes by another master since it told us which it has,
+ * or by us before the provider was given up. So it has to tell again before anything is placed
+ * here: it is answered that it is not known. */
 static void ask_writers(struct egm_master *m, const struct egm_provider_state *p)
 {
     for (uint32_t i = 0; i < p->slot_count && !EGM_MUTANT(24); i++) {
@@ -669,7 +672,9 @@ void egm_provider_tick(struct egm_master *m)
         if (!p->id) {
             continue;
         }
-        if (p->phase == EGM_PHASE_LOST &&
+        /* No read lease reaches beyond lease_until_ns: until then the same memory must not come
+         * back as new (I3 a). */
+        if (p->phase == EGM_PHASE_LOST && m->now_ns >= p->lease_until_ns &&
             m->now_ns - p->lost_at_ns > egm_ms(m->options.session_ttl_ms)) {
             retire(m, i);
         } else if (p->peer != EGM_NONE && p->lease_next_ns <= m->now_ns) {

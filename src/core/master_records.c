@@ -93,7 +93,8 @@ static void put_floor(struct egm_provider_state *p, const struct egm_directory *
     p->is_urgent = true;
 }
 
-/* Removals that were not queued for lack of memory. Only when no others are under way: those are on a list. */
+/* Removals that were not queued for lack of memory. Only when no others are under way: those are
+ * on a list. */
 void egm_records_find_lost(struct egm_master *m, uint32_t provider)
 {
     struct egm_provider_state *p = &m->providers[provider];
@@ -255,7 +256,8 @@ void egm_records_requeue(struct egm_master *m, uint32_t provider)
     }
 }
 
-/* One piece of the slab for one provider. Records are idempotent there, so those it has already do no harm. */
+/* One piece of the slab for one provider. Records are idempotent there, so those it has already
+ * do no harm. */
 static void resync_some(struct egm_master *m, uint32_t provider)
 {
     struct egm_provider_state *p = &m->providers[provider];

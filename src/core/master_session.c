@@ -334,15 +334,22 @@ static int open_session(struct egm_master *m, const struct egm_session *head,
     if (r == 0 && slot == EGM_NONE) {
         r = egm_session_new(m, head->session, &slot);
     }
+    if (r == 0 && head->opening < m->sessions[slot].opening && !EGM_MUTANT(27)) {
+        r = EGM_E_STALE; /* overtaken: what it lists is not what the session writes now (I3 c) */
+    }
     char *copy = r == 0 ? egm_strndup((const char *)head->name.data, head->name.size) : NULL;
     if (!copy) {
         egm_free(claims);
+        if (slot != EGM_NONE) {
+            egm_session_maybe_free(m, slot); /* if it was made just now */
+        }
         return r < 0 ? r : -ENOMEM;
     }
     struct egm_session_state *s = &m->sessions[slot];
     egm_free(s->name);
     egm_free(s->claims);
     s->name = copy;
+    s->opening = head->opening;
     s->host = head->host;
     s->pid = head->pid;
     s->tenant = tenant;

@@ -46,10 +46,12 @@ struct egm_suspicion {
 struct egm_session_state {
     uint64_t id; /* 0: slot unused */
     uint64_t host;
+    uint64_t opening; /* of the youngest SESSION */
     uint32_t pid, tenant;
     char *name;
-    bool is_live;  /* false: its ttl ran out; kept while writes or slots of it are left */
-    bool is_known; /* it has listed its open writes since each provider that it can reach has joined */
+    bool is_live; /* false: its ttl ran out; kept while writes or slots of it are left */
+    /* It has listed its open writes since each provider that it can reach has joined. */
+    bool is_known;
     uint64_t until_ns;
     uint32_t first_write; /* its WRITING and QUARANTINED objects, linked by prev/next */
     uint32_t slot_count;
@@ -100,7 +102,7 @@ struct egm_provider_state {
     uint32_t slot_count, slot_room;
     uint32_t *drops; /* REMOVED objects not yet sent */
     uint32_t drop_count, drop_room;
-    bool has_lost_drops; /* memory was out when one was to be queued */
+    bool has_lost_drops;  /* memory was out when one was to be queued */
     struct egm_buf quiet; /* encoded GRANT and SEAL records not yet sent */
     uint32_t quiet_count;
     bool is_urgent; /* quiet must leave with this flush: somebody may wait for it */
@@ -155,7 +157,8 @@ struct egm_request {
     uint64_t result;          /* REMOVE_*: objects removed so far */
     uint64_t wait_generation; /* REMOVE*: newest generation that must be acknowledged */
     uint32_t waiting;         /* removals not yet acknowledged */
-    bool is_unsure; /* memory was out: some removal is not waited for, so success must not be told */
+    bool
+        is_unsure; /* memory was out: some removal is not waited for, so success must not be told */
     uint8_t flags;
     struct egm_buf reply; /* frame under construction */
     size_t reply_begin;
@@ -174,8 +177,8 @@ struct egm_request {
     struct egm_key_reader keys; /* last: not zeroed */
 };
 
-/* A removal that a request waits for; the object's `waiter` is its index. An object is removed once, so
- * one request waits for it at most. */
+/* A removal that a request waits for; the object's `waiter` is its index. An object is removed
+ * once, so one request waits for it at most. */
 struct egm_waiter {
     uint32_t object;
     struct egm_request *request;
@@ -301,7 +304,8 @@ const char *egm_mount_state_name(const struct egm_master *m, uint32_t mount);
 uint32_t egm_provider_find(const struct egm_master *m, uint64_t id); /* EGM_NONE */
 /* All that was sent or queued and not answered is queued again: the provider came back. */
 void egm_records_requeue(struct egm_master *m, uint32_t provider);
-/* Goes on with sending a returned provider the grants and seals it may have missed. True: more to do. */
+/* Goes on with sending a returned provider the grants and seals it may have missed. True: more to
+ * do. */
 bool egm_records_resync(struct egm_master *m);
 void egm_records_find_lost(struct egm_master *m, uint32_t provider);
 void egm_records_release(struct egm_provider_state *p);

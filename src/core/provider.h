@@ -1,30 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A provider's decisions: whom its memory belongs to at the moment, who can reach it, and what may be copied. Pure.
+/* A provider's decisions: whom its memory belongs to at the moment, who can reach it, and what may
+ * be copied. Pure.
  *
- * Model. The shell (src/provider, or the simulator) owns memory, sockets and time. It tells the core what happened and
- * sends what the core leaves in `out` to the master. Nothing here waits: what must wait is remembered and answered from the
- * event that ends the wait.
+ * Model. The shell (src/provider, or the simulator) owns memory, sockets and time. It tells the
+ * core what happened and sends what the core leaves in `out` to the master. Nothing here waits:
+ * what must wait is remembered and answered from the event that ends the wait.
  *
- *   term and lease   One master instance at a time may grant (I13). A LEASE of another instance is refused while the old
- *                    lease runs; an older term, or the same term from another instance, is refused always. A newer term
- *                    first kills everything of the terms before (floor of all fences), then waits until no transfer of it
- *                    runs, then is answered. Only a holder that raises its own term on the connection on which it holds the
- *                    lease kills nothing: its directory goes on.
- *   fences           One number per place, only ever raised, with release stores: "generations up to this are dead here".
- *                    Raised before a DROP is acknowledged (I3b); a map reader's proof rests on that.
- *   live table       What may be copied over the data port: generation -> extents, granted (one may write) or sealed
- *                    (all may read). An entry that is dropped while a transfer runs becomes dying: nobody may start on it,
- *                    and the acknowledgement of the drop waits for the last transfer.
- *   slots            Importer numbers. FREE -> ASSIGNING (the master is being told) -> HELD -> FREEING (told that it is
- *                    provably gone) -> FREE; or ASSIGNING -> REFUSED. Only a HELD slot's importer is given anything.
- *                    Slots outlive connections: MOUNT lists those that are taken.
+ *   term and lease   One master instance at a time may grant (I13). A LEASE of another instance is
+ *                    refused while the old lease runs; an older term, or the same term from another
+ *                    instance, is refused always. A newer term first kills everything of the terms
+ *                    before (floor of all fences), then waits until no transfer of it runs, then is
+ *                    answered. Only a holder that raises its own term on the connection on which it
+ *                    holds the lease kills nothing: its directory goes on.
+ *   fences           One number per place, only ever raised, with release stores: "generations up
+ *                    to this are dead here". Raised before a DROP is acknowledged (I3b); a map
+ *                    reader's proof rests on that.
+ *   live table       What may be copied over the data port: generation -> extents, granted (one may
+ *                    write) or sealed (all may read). An entry that is dropped while a transfer
+ *                    runs becomes dying: nobody may start on it, and the acknowledgement of the
+ *                    drop waits for the last transfer.
+ *   slots            Importer numbers. FREE -> ASSIGNING (the master is being told) -> HELD ->
+ *                    FREEING (told that it is provably gone) -> FREE; or ASSIGNING -> REFUSED. Only
+ *                    a HELD slot's importer is given anything. Slots outlive connections: MOUNT
+ *                    lists those that are taken.
  *
- * Invariants: P1 a fence never falls. P2 RECORDS are answered in order, and only when no transfer runs on what they
- * dropped. P3 a slot number is given again only after the master acknowledged that it is free. P4 a transfer begins only on
- * an entry that is alive, with exactly its extents. P5 whatever the peer sends is checked whole before any of it is applied;
- * a negative result of egm_pcore_receive means: close this connection.
+ * Invariants: P1 a fence never falls. P2 RECORDS are answered in order, and only when no transfer
+ * runs on what they dropped. P3 a slot number is given again only after the master acknowledged
+ * that it is free. P4 a transfer begins only on an entry that is alive, with exactly its extents.
+ * P5 whatever the peer sends is checked whole before any of it is applied; a negative result of
+ * egm_pcore_receive means: close this connection.
  *
- * Not threadsafe: one mutex of the shell's covers the core. Fence words alone are read by others without it. */
+ * Not threadsafe: one mutex of the shell's covers the core. Fence words alone are read by others
+ * without it. */
 #ifndef EGM_CORE_PROVIDER_H
 #define EGM_CORE_PROVIDER_H
 
@@ -45,7 +52,8 @@ struct egm_pcore;
 struct egm_pcore_segment {
     uint32_t segment; /* its number on the wire */
     uint64_t size;    /* bytes, a multiple of EGM_GRANULE */
-    /* Words of the fence file, zero at the start; borrowed until destroy. Only the core writes them. */
+    /* Words of the fence file, zero at the start; borrowed until destroy. Only the core writes
+     * them. */
     _Atomic uint64_t *floor;
     _Atomic uint64_t *granule_fence; /* size / EGM_GRANULE words */
     _Atomic uint64_t *slot_fence;    /* size / EGM_SLOT words */
@@ -70,7 +78,8 @@ void egm_pcore_destroy(struct egm_pcore *core);
 void egm_pcore_connected(struct egm_pcore *core, uint64_t instance);
 void egm_pcore_disconnected(struct egm_pcore *core);
 
-/* A VERIFY to be computed by the shell; no drop of the generation is acknowledged before egm_pcore_verified. */
+/* A VERIFY to be computed by the shell; no drop of the generation is acknowledged before
+ * egm_pcore_verified. */
 struct egm_pcore_verify {
     uint64_t request, generation, size, checksum;
     uint64_t connection_; /* answered only on the connection that asked */
@@ -85,8 +94,8 @@ enum egm_pcore_event {
     EGM_PCORE_VERIFY = 1
 };
 
-/* One frame of the master's. Returns enum egm_pcore_event (VERIFY: *ret_verify is filled), or a negative code: close the
- * connection. payload is borrowed. */
+/* One frame of the master's. Returns enum egm_pcore_event (VERIFY: *ret_verify is filled), or a
+ * negative code: close the connection. payload is borrowed. */
 EGM_MUST_CHECK int egm_pcore_receive(struct egm_pcore *core, uint64_t now_ns,
                                      const struct egm_frame *frame, const uint8_t *payload,
                                      struct egm_pcore_verify *ret_verify);
@@ -125,8 +134,9 @@ enum egm_slot_state {
     EGM_SLOT_REFUSED = 4,
 };
 
-/* Takes a slot for the session and tells the master. A tcp session has one, counted by connections. The answer is there
- * when egm_pcore_slot_state leaves ASSIGNING. EGM_E_NOT_READY: no master, try again; EGM_E_CLOSED: draining; EGM_E_LIMIT. */
+/* Takes a slot for the session and tells the master. A tcp session has one, counted by
+ * connections. The answer is there when egm_pcore_slot_state leaves ASSIGNING. EGM_E_NOT_READY: no
+ * master, try again; EGM_E_CLOSED: draining; EGM_E_LIMIT. */
 EGM_MUST_CHECK int egm_pcore_slot_take(struct egm_pcore *core, uint64_t session, uint8_t kind,
                                        uint32_t *ret_slot);
 /* ret_status (may be NULL): the master's refusal when REFUSED. */
@@ -145,9 +155,9 @@ struct egm_pcore_access {
     const struct egm_extent *extents; /* borrowed until return */
 };
 
-/* May this transfer start? 0: it runs until egm_pcore_access_end(*ret_live). EGM_E_NOT_READY: the master has not said
- * yet, ask again after the next RECORDS, for up to a second. EGM_E_STALE: never again. EGM_E_PROTO: ranges that no honest
- * peer sends, close. */
+/* May this transfer start? 0: it runs until egm_pcore_access_end(*ret_live). EGM_E_NOT_READY: the
+ * master has not said yet, ask again after the next RECORDS, for up to a second. EGM_E_STALE:
+ * never again. EGM_E_PROTO: ranges that no honest peer sends, close. */
 EGM_MUST_CHECK int egm_pcore_access_begin(struct egm_pcore *core,
                                           const struct egm_pcore_access *access,
                                           uint32_t *ret_live);

@@ -113,7 +113,8 @@ void egm_live_remove(struct egm_pcore *core, uint32_t live)
     struct egm_live *entry = egm_live_at(core, live);
 
     EGM_ASSERT(entry->state != EGM_LIVE_UNUSED && entry->readers == 0 && entry->writers == 0);
-    EGM_ASSERT(egm_index_remove(&core->index, hash_of(entry->generation), live));
+    bool was_there = egm_index_remove(&core->index, hash_of(entry->generation), live);
+    EGM_ASSERT(was_there);
     egm_free(entry->many);
     *entry = (struct egm_live){.next_free = core->first_free};
     core->first_free = live;

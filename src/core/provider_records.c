@@ -8,9 +8,8 @@
  * the object is then not reachable over tcp, which its requesters see as stale; no byte is at risk.
  *
  * A drop that meets running transfers leaves the entry dying and lets the batch's answer wait
- * (P2). Deferred answers are a ring of consecutive ids; an entry remembers the id that waits for it.
- * After a reconnect old ids mean nothing: reply_head has passed them.
- */
+ * (P2). Deferred answers are a ring of consecutive ids; an entry remembers the id that waits for
+ * it. After a reconnect old ids mean nothing: reply_head has passed them. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
@@ -238,7 +237,8 @@ int egm_pcore_records(struct egm_pcore *core, const struct egm_frame *frame,
         head.count = 0;
     }
     for (uint32_t i = 0; i < head.count; i++) {
-        EGM_ASSERT(take_record(core, &again, &record));
+        bool is_taken = take_record(core, &again, &record);
+        EGM_ASSERT(is_taken);
         int r = 0;
         if (record.head.kind == EGM_RECORD_DROP) {
             apply_drop(core, &record, id);

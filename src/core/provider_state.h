@@ -11,7 +11,8 @@
 #define EGM_GENERATION_TERM_SHIFT 44
 #define EGM_TERM_MAX ((UINT32_C(1) << 20) - 1)
 
-/* Unanswered RECORDS. The master sends one batch each 10 ms or so; this many unanswered means that it does not wait. */
+/* Unanswered RECORDS. The master sends one batch each 10 ms or so; this many unanswered means that
+ * it does not wait. */
 #define EGM_PCORE_MAX_DEFERRED 256
 
 /* Tenants with a floor. Each comes from a remove_all of that tenant. */
@@ -20,7 +21,8 @@
 /* VERIFYs being computed; each may read gigabytes. */
 #define EGM_PCORE_MAX_VERIFIES 16
 
-/* Bytes waiting for the master: replies of 36 bytes and a MOUNT with all slots (4,096 x 64 segments x 18 bytes). */
+/* Bytes waiting for the master: replies of 36 bytes and a MOUNT with all slots (4,096 x 64
+ * segments x 18 bytes). */
 #define EGM_PCORE_OUT_MAX (UINT64_C(8) << 20)
 
 #define EGM_LIVE_CHUNK_BITS 10
@@ -124,12 +126,14 @@ const struct egm_extent *egm_live_extents(const struct egm_live *live);
 uint32_t egm_live_add(struct egm_pcore *core, uint64_t generation, uint32_t segment,
                       const struct egm_extent *extents, uint8_t extent_count);
 void egm_live_remove(struct egm_pcore *core, uint32_t live);
-/* Takes everything out that a new term kills; what is being copied becomes dying and holds up the LEASE reply. */
+/* Takes everything out that a new term kills; what is being copied becomes dying and holds up the
+ * LEASE reply. */
 void egm_live_kill_all(struct egm_pcore *core);
 void egm_live_release(struct egm_pcore *core);
 /* Index of a segment, or segment_count. */
 uint32_t egm_pcore_segment_index(const struct egm_pcore *core, uint32_t segment);
-/* True if every extent lies in the segment outside its reserved granule, is aligned and nothing wraps. */
+/* True if every extent lies in the segment outside its reserved granule, is aligned and nothing
+ * wraps. */
 bool egm_pcore_extents_valid(const struct egm_pcore *core, uint32_t segment_index,
                              const struct egm_extent *extents, uint8_t extent_count,
                              uint64_t *ret_bytes);

@@ -83,7 +83,8 @@ void egm_requester_encode_session(struct egm_requester *r, struct egm_buf *buf, 
                                .host = r->host,
                                .pid = r->pid,
                                .name = egm_bytes_of(r->name, strlen(r->name)),
-                               .tenant = egm_bytes_of(r->tenant, strlen(r->tenant))};
+                               .tenant = egm_bytes_of(r->tenant, strlen(r->tenant)),
+                               .opening = r->session_count + 1};
     size_t begin = egm_frame_begin(buf, EGM_MSG_SESSION, request);
 
     r->session_count++; /* S4 */

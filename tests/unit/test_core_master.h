@@ -411,7 +411,8 @@ __attribute__((unused)) static int bench_session_with(uint32_t peer, uint64_t se
                                                   .host = 1,
                                                   .pid = 5,
                                                   .write_count = count,
-                                                  .name = egm_bytes_of("r", 1)});
+                                                  .name = egm_bytes_of("r", 1),
+                                                  .opening = bench_request});
     for (uint32_t i = 0; i < count; i++) {
         egm_put_open_write(&frame, &writes[i]);
         egm_put_extent(&frame, &extents[i]);

@@ -153,6 +153,31 @@ START_TEST(session_that_comes_back_with_its_write_is_told_to_stop_it)
 }
 END_TEST
 
+START_TEST(session_message_overtaken_by_a_younger_one_changes_nothing)
+{
+    struct egm_buf late;
+    struct egm_session_reply reply;
+    start_one();
+    size_t begin =
+        bench_begin(&late, EGM_MSG_SESSION); /* lists nothing; stays on its way for long */
+    egm_put_session(&late, &(struct egm_session){.session = 101, .opening = bench_request});
+    struct got got = bench_put_start(A, 101, "k", 5000);
+    pass_without_a(4000);
+    struct egm_open_write write = {
+        .generation = got.generation, .provider = 1, .epoch = 100, .extent_count = 1};
+    struct egm_extent extent = {.offset = got.offset, .length = got.length};
+    ck_assert_int_eq(bench_session_with(A, 101, &write, &extent, 1), 0);
+    bench_connect(3, EGM_ROLE_REQUESTER);
+    bench_event(3, &late, begin);
+    struct egm_cursor cursor = bench_reply(3, EGM_MSG_SESSION_REPLY, &late);
+    egm_take_session_reply(&cursor, &reply);
+    egm_buf_release(&late);
+    ck_assert_int_eq(egm_status_from_wire(reply.status), EGM_E_STALE);
+    ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_SLOT);
+    bench_stop();
+}
+END_TEST
+
 START_TEST(put_that_lasts_too_long_is_revoked_although_its_session_lives)
 {
     uint64_t revoked;
@@ -187,6 +212,28 @@ START_TEST(read_leases_end_with_their_session_and_with_their_deadline)
     ck_assert_uint_eq(bench_sums().removed, 2 * EGM_SLOT);
     pass_without_a(1100);
     ck_assert_uint_eq(bench_sums().removed, 0);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(overdue_session_is_promised_no_lease)
+{
+    struct egm_buf frame;
+    struct egm_items_reply head;
+    start_one();
+    ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
+    pass_without_a(2950);
+    bench_now += 60 * UINT64_C(1000000); /* its time is up, and no tick has said so yet */
+    size_t begin = bench_begin(&frame, EGM_MSG_GET_START);
+    egm_put_get_start(&frame, &(struct egm_get_start){
+                                  .session = 101, .op = 1, .deadline_ms = 60000, .key_count = 1});
+    bench_put_key(&frame, "k");
+    bench_event(A, &frame, begin);
+    struct egm_cursor cursor = bench_reply(A, EGM_MSG_GET_START_REPLY, &frame);
+    egm_take_items_reply(&cursor, &head);
+    ck_assert_int_eq(head.status, 0);
+    ck_assert_uint_eq(head.lease_ms, 0);
+    egm_buf_release(&frame);
     bench_stop();
 }
 END_TEST
@@ -325,7 +372,7 @@ START_TEST(provider_gone_for_good_is_swept_after_its_ttl)
     }
     ck_assert_int_eq(bench_put_start(A, 101, "w", 5000).status, 0);
     bench_disconnect(P);
-    pass_alive(2900);
+    pass_alive(4900); /* its last lease has not run out: read leases may */
     ck_assert_uint_eq(egm_master_totals(bench).provider_count, 1);
     pass_alive(300);
     ck_assert_uint_eq(egm_master_totals(bench).provider_count, 0);
@@ -418,7 +465,7 @@ START_TEST(given_up_provider_that_returns_is_not_written_to_before_its_old_write
     struct got got = bench_put_start(A, 101, "k", 2 * EGM_GRANULE);
     uint32_t term = bench_peers[P].term;
     bench_disconnect(P);
-    pass_alive(3200);
+    pass_alive(5200);
     ck_assert_uint_eq(egm_master_totals(bench).provider_count, 0);
     bench_connect(P, EGM_ROLE_PROVIDER);
     struct bench_slot slots[] = {{0, A, 101, EGM_IMPORT_MAP}, {0, B, 102, EGM_IMPORT_MAP}};
@@ -696,9 +743,10 @@ EGM_TEST_MAIN("core_master_lives", nothing_is_answered_before_hello_and_stranger
               write_over_tcp_of_an_expired_session_goes_when_its_provider_refuses_it,
               session_that_comes_back_without_its_write_settles_it,
               session_that_comes_back_with_its_write_is_told_to_stop_it,
+              session_message_overtaken_by_a_younger_one_changes_nothing,
               put_that_lasts_too_long_is_revoked_although_its_session_lives,
               read_leases_end_with_their_session_and_with_their_deadline,
-              masters_own_stall_expires_nobody,
+              overdue_session_is_promised_no_lease, masters_own_stall_expires_nobody,
               request_parked_over_its_sessions_end_grants_nothing_to_another_session,
               lost_provider_comes_back_with_all_its_objects,
               provider_whose_term_grew_by_our_own_grants_keeps_its_objects,

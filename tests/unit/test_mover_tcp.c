@@ -65,7 +65,7 @@ static void send_crumbs(int fd, const unsigned char *data, size_t size)
 
 static int send_answer(struct fake *fake, int fd, struct egm_buf *buf)
 {
-    switch (fake->trick) {
+    switch ((int)fake->trick) {
     case CRUMBS:
         send_crumbs(fd, buf->data, buf->len);
         return 0;
@@ -236,8 +236,8 @@ static void *accept_all(void *arg)
         struct server *server = egm_alloc(sizeof(*server));
         *server = (struct server){fake, index};
         fake->fds[index] = fd;
+        fake->count = index + 1; /* before the server answers: tests look at it then */
         ck_assert_int_eq(pthread_create(&fake->servers[index], NULL, serve, server), 0);
-        fake->count = index + 1;
     }
     return NULL;
 }

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The deliberate defects: what EGM_MUTANT(n) breaks. `sim --mutant n` runs with one of them;
+ * run-mutants wants each found. */
+#ifndef EGM_SIM_MUTANTS_H
+#define EGM_SIM_MUTANTS_H
+
+#define MUTANTS(M)                                                                       \
+    M(1, "an expired writer's places are freed at once: no quarantine")                  \
+    M(2, "a map reader does not look at the fences after its copy (stub shell)")         \
+    M(3, "PUT_END seals the session's newest write, whatever generation it names")       \
+    M(4, "the segment lease counts from the answer instead of the question")             \
+    M(5, "a drop is acknowledged although its fence was not raised")                     \
+    M(6, "a provider accepts a lease while another master's runs")                       \
+    M(7, "floors are ignored")                                                           \
+    M(8, "a slot is called free when its connection closes, without proof (stub shell)") \
+    M(9, "PUT_END of another session is accepted")                                       \
+    M(10, "a grant is used although the session was opened again meanwhile")             \
+    M(11, "the second of two puts overwrites")                                           \
+    M(12, "places of a removed object are reused although a read lease runs")            \
+    M(13, "a removal is answered before it is recorded")                                 \
+    M(14, "removals that were not acknowledged are forgotten when a provider re-mounts") \
+    M(15, "a recovering mount allocates at once")                                        \
+    M(16, "a session that comes back settles writes that it still lists")                \
+    M(17, "a new master takes the provider's term instead of the next one")              \
+    M(18, "a drop is acknowledged while a transfer on it runs")                          \
+    M(19, "a new term is acknowledged while transfers of the old one run")               \
+    M(20, "a revoked write is reported as stopped while it is being copied")             \
+    M(21, "a provider that comes back with another epoch is taken for the same life")    \
+    M(22, "quarantine ends by time")                                                     \
+    M(23, "a put that was given up by its timeout is freed although its writer lives")   \
+    M(24, "who is known is not asked again what it writes when a provider joins")        \
+    M(25, "one lost provider lets a removal be answered that another has not recorded")  \
+    M(26, "a new term does not raise the floor of the fences")                           \
+    M(27, "a SESSION that was overtaken by a younger one counts")
+
+#endif
