@@ -161,6 +161,8 @@ static int settle_window(struct fetch *fetch, int code)
     return r;
 }
 
+/* 0; 1: nothing could be tried, so that further windows would only wait as long; -1: an exception
+ * is set. */
 static int fetch_window(struct fetch *fetch, size_t first, size_t count)
 {
     struct window *window = fetch->window;
@@ -171,12 +173,15 @@ static int fetch_window(struct fetch *fetch, size_t first, size_t count)
     }
     for (int round = 0; round < ROUNDS_MAX && window->count > 0; round++) {
         if (query_window(fetch) < 0) {
-            return 0;
+            return 1;
         }
         make_items(fetch);
         int code = window->item_count > 0 ? read_window(fetch) : 0;
         if (settle_window(fetch, code) < 0) {
             return -1;
+        }
+        if (code < 0) {
+            return 1;
         }
     }
     return 0;
@@ -204,8 +209,9 @@ static int fetch_all(struct fetch *fetch)
     size_t count = fetch->batch->count;
     for (size_t first = 0; first < count; first += WINDOW_KEYS) {
         size_t left = count - first;
-        if (fetch_window(fetch, first, left < WINDOW_KEYS ? left : WINDOW_KEYS) < 0) {
-            return -1;
+        int r = fetch_window(fetch, first, left < WINDOW_KEYS ? left : WINDOW_KEYS);
+        if (r != 0) {
+            return r < 0 ? r : 0;
         }
     }
     return 0;

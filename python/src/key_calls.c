@@ -245,7 +245,8 @@ static int describe_window(struct egmpy_store *self, const struct egmpy_batch *b
                            size_t count, struct egm_object_info *infos, PyObject *answer)
 {
     if (query(self, count, batch->keys + first, infos) < 0) {
-        return 0; /* nothing is known about these keys: they are left out, last_error() says why */
+        /* nothing is known about these keys and the rest: left out, last_error() says why */
+        return 1;
     }
     int r = 0;
     for (size_t i = 0; r == 0 && i < count; i++) {

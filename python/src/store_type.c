@@ -264,6 +264,11 @@ static PyObject *store_last_error(PyObject *object, PyObject *unused)
     }
 EGMPY_METHODS(CHECKED)
 
+static PyObject *checked_health_check(PyObject *self, PyObject *unused)
+{
+    return egmpy_checked(store_health_check(self, unused));
+}
+
 #define METHOD(name, text)                                                                     \
     {                                                                                          \
 #name, (PyCFunction)(void (*)(void))checked_##name, METH_VARARGS | METH_KEYWORDS, text \
@@ -277,7 +282,7 @@ static PyMethodDef methods[] = {
     {"close", store_close, METH_NOARGS,
      "Closes the store; 0, also when it is not open. Calls of other threads end with -600 or their "
      "own result."},
-    {"health_check", store_health_check, METH_NOARGS,
+    {"health_check", checked_health_check, METH_NOARGS,
      "0 healthy, 1 not open, 2 master unreachable."},
     {"get_hostname", store_get_hostname, METH_NOARGS,
      "The registered name \"host:port\"; \"\" when not open."},

@@ -30,6 +30,10 @@
  * fragmented by all sizes that vLLM produces, without evicting a quarter of it (DESIGN 5). */
 #define EGM_MAX_EXTENTS 16
 
+/* (wire) Providers that one put may name to be tried first; it is a wish, so that more are cut off.
+ */
+#define EGM_MAX_PREFERRED 8
+
 /* (wire) Copies of one object. Mooncake's replica_num is 1..3 in practice; 8 is one per GPU of a
  * node. */
 #define EGM_MAX_REPLICAS 8
@@ -87,9 +91,9 @@
  * up front. */
 #define EGM_MAX_BATCH_KEYS (1u << 20)
 
-/* Buffers of one object in a multi-buffer call: 80 layers x 2 (K, V) is common; 4,096 leaves room
- * for packed forms. */
-#define EGM_MAX_BUFFERS_PER_KEY 4096
+/* Buffers of one object in a multi-buffer call. 80 layers x 2 (K, V) is common; token-major layouts
+ * take layers x block size, 80 x 128 = 10,240. Costs 16 bytes each while the call runs. */
+#define EGM_MAX_BUFFERS_PER_KEY 65536
 
 /* (wire) Bytes that one window of a get leases: large enough to hide the round trip at 100 GB/s,
  * small enough that a lease ends soon and eviction is not blocked by one reader. */

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #define STACK_ITEMS 16u
+#define MAX_SOFT_PIN_MS UINT64_C(86400000) /* as Mooncake's master by default */
 #define HEALTH_NS (2 * EGM_NS_PER_S)
 
 /* ---- calls in flight ---- */
@@ -266,6 +267,10 @@ static int put_params(const struct egm_put_options *options, struct egm_put_para
             return egm_fail(reterr, EGM_E_INVALID, "put", "soft_pin %d is unknown",
                             (int)options->soft_pin);
         }
+        if (options->soft_pin_ttl_ms > MAX_SOFT_PIN_MS) {
+            return egm_fail(reterr, EGM_E_INVALID, "put", "a soft pin of %llu ms; at most 24 hours",
+                            (unsigned long long)options->soft_pin_ttl_ms);
+        }
         if (options->preferred_count > EGM_WINDOW_KEYS) {
             return egm_fail(reterr, EGM_E_LIMIT, "put", "%zu preferred providers; at most %d",
                             options->preferred_count, EGM_WINDOW_KEYS);
@@ -277,16 +282,16 @@ static int put_params(const struct egm_put_options *options, struct egm_put_para
                                 "preferred provider %zu has no usable name", i);
             }
         }
-        params =
-            (struct egm_put_params){.flags = (uint8_t)((options->upsert ? EGM_UPSERT : 0u) |
-                                                       (options->hard_pin ? EGM_HARD_PIN : 0u) |
-                                                       (options->same_node ? EGM_SAME_NODE : 0u)),
-                                    .replica_count = (uint8_t)replicas,
-                                    .soft_pin = (uint8_t)options->soft_pin,
-                                    .data_type = options->data_type,
-                                    .soft_pin_ttl_ms = options->soft_pin_ttl_ms,
-                                    .preferred_names = options->preferred_names,
-                                    .preferred_count = options->preferred_count};
+        params = (struct egm_put_params){
+            .flags = (uint8_t)((options->upsert ? EGM_UPSERT : 0u) |
+                               (options->hard_pin ? EGM_HARD_PIN : 0u) |
+                               (options->same_node ? EGM_SAME_NODE : 0u)),
+            .replica_count = (uint8_t)replicas,
+            .soft_pin = (uint8_t)options->soft_pin,
+            .data_type = options->data_type,
+            .soft_pin_ttl_ms = options->soft_pin_ttl_ms,
+            .preferred_names = options->preferred_names,
+            .preferred_count = egm_min_u64(options->preferred_count, EGM_MAX_PREFERRED)};
     }
     *ret_params = params;
     return 0;

@@ -130,9 +130,10 @@ static void count_bytes(struct data_call *call, size_t begin, bool is_map)
     }
 }
 
-static uint64_t notice_deadline(void)
+/* All notices of a call together end by its deadline + NOTICE_NS. */
+static uint64_t notice_deadline(const struct data_call *call)
 {
-    return egm_clock_ns() + NOTICE_NS;
+    return egm_min_u64(egm_clock_ns(), call->deadline_ns) + NOTICE_NS;
 }
 
 static void tell_suspect(struct data_call *call, uint32_t mount)
@@ -147,7 +148,7 @@ static void tell_suspect(struct data_call *call, uint32_t mount)
     }
     pthread_mutex_unlock(&call->store->lock);
     if (!is_new || egm_store_is_dead(call->store) ||
-        egm_rpc_begin(call->store, notice_deadline(), &rpc, NULL) < 0) {
+        egm_rpc_begin(call->store, notice_deadline(call), &rpc, NULL) < 0) {
         return;
     }
     egm_warn("transfer failed mount=%u, suspect for %u s", mount, SUSPECT_S);
@@ -159,7 +160,7 @@ static void tell_mismatch(struct data_call *call, const struct egm_op_item *item
 {
     struct egm_rpc rpc;
 
-    if (egm_rpc_begin(call->store, notice_deadline(), &rpc, NULL) < 0) {
+    if (egm_rpc_begin(call->store, notice_deadline(call), &rpc, NULL) < 0) {
         return;
     }
     egm_requester_encode_mismatch(&call->store->requester, &rpc.connection->out, item->generation,
@@ -448,7 +449,7 @@ static void end_get(struct data_call *call)
     struct egm_store *store = call->store;
     struct egm_rpc rpc;
 
-    if (egm_rpc_begin(store, notice_deadline(), &rpc, NULL) == 0) {
+    if (egm_rpc_begin(store, notice_deadline(call), &rpc, NULL) == 0) {
         if (egm_get_encode_end(&call->op, &store->requester, &rpc.connection->out) < 0) {
             egm_rpc_end(store, &rpc, 0);
         } else {

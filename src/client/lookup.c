@@ -90,6 +90,9 @@ static int ask(struct lookup *l, uint64_t deadline_ns, struct egm_detail *reterr
         uint64_t at_ns;
         int r = egm_store_is_dead(store) ? EGM_E_CLOSED : exchange(l, deadline_ns, reterr);
         if (r == 0) {
+            if (reterr) {
+                *reterr = (struct egm_detail){0}; /* an earlier try may have left its reason */
+            }
             return 0;
         }
         r = egm_retry_decide(&retry, r, egm_clock_ns(), &at_ns);

@@ -631,7 +631,7 @@ bool egm_object_is_visible(const struct egm_master *m, struct egm_object *o, uin
     }
     for (uint32_t i = 0; i < o->replica_count; i++) {
         uint32_t mount = egm_object_replicas(o)[i].mount;
-        if (egm_mount_is_mounted(m, mount) && !egm_session_suspects(m, session, mount)) {
+        if (egm_mount_is_leased(m, mount) && !egm_session_suspects(m, session, mount)) {
             return true;
         }
     }

@@ -18,6 +18,9 @@
 
 #define QUIET_DELAY_NS 10000000u
 #define BATCH_MOST 1000u
+/* Batches on their way to one provider: one that is slow to record gathers its records here, not
+ * there. */
+#define UNANSWERED_MOST 64u
 
 static void put_places(struct egm_buf *out, struct egm_object_replica *r)
 {
@@ -76,6 +79,11 @@ void egm_record_object(struct egm_master *m, uint32_t id, enum egm_record_kind k
         put_object_record(&p->quiet, m, o, r, kind);
         p->quiet_count++;
         p->is_urgent = p->is_urgent || p->tcp_slot_count > 0;
+        if (p->quiet.failed) { /* too much for one frame: everything is told anew when it answers */
+            egm_buf_clear(&p->quiet);
+            p->quiet_count = 0;
+            p->resync_at = 0;
+        }
     }
 }
 
@@ -146,6 +154,7 @@ static struct egm_batch *send_batch(struct egm_master *m, struct egm_provider_st
     p->quiet_count = 0;
     p->is_urgent = false;
     egm_list_push_back(&p->batches, &batch->link);
+    p->batch_count++;
     egm_master_reply(m, p->peer, &m->scratch, begin);
     return batch;
 }
@@ -156,7 +165,7 @@ void egm_provider_flush(struct egm_master *m, uint32_t provider, bool force)
     bool is_due = p->quiet_count > 0 && (p->is_urgent || force || p->quiet_count >= BATCH_MOST ||
                                          m->now_ns - p->quiet_since_ns >= QUIET_DELAY_NS);
     while (p->peer != EGM_NONE && p->leased_term && p->phase != EGM_PHASE_JOINING &&
-           (p->drop_count > 0 || is_due) && send_batch(m, p)) {
+           p->batch_count < UNANSWERED_MOST && (p->drop_count > 0 || is_due) && send_batch(m, p)) {
         is_due = false;
     }
 }
@@ -220,6 +229,7 @@ void egm_records_reply_message(struct egm_master *m, uint32_t peer, struct egm_c
         return;
     }
     egm_list_remove(&batch->link);
+    p->batch_count--;
     for (uint32_t i = 0; i < batch->drop_count; i++) {
         struct egm_object *o = egm_object_at(&m->directory, batch->drops[i]);
         for (uint32_t k = 0; k < o->replica_count; k++) {
@@ -241,6 +251,7 @@ void egm_records_requeue(struct egm_master *m, uint32_t provider)
     while (!egm_list_is_empty(&p->batches)) {
         struct egm_batch *batch =
             egm_container_of(egm_list_pop_front(&p->batches), struct egm_batch, link);
+        p->batch_count--;
         for (uint32_t i = 0; i < batch->drop_count && !EGM_MUTANT(14); i++) {
             queue_drop(p, batch->drops[i]);
             egm_request_settle(m,

@@ -16,6 +16,13 @@
 
 #define WAIT_MS 10000u /* for a provider that is connected but does not answer */
 
+/* Also what no get would find now, because its provider is away: it must not come back with it
+ * (I12). */
+static bool is_removable(const struct egm_master *m, const struct egm_object *o)
+{
+    return o->state == EGM_OBJECT_SEALED && o->generation >= m->directory.tenants[o->tenant].floor;
+}
+
 static bool is_busy(const struct egm_master *m, const struct egm_object *o, bool force)
 {
     return !force && (o->readers > 0 || egm_object_is_held(m, o));
@@ -56,7 +63,7 @@ static int remove_one(struct egm_master *m, struct egm_request *r, struct egm_by
     uint64_t hash = egm_directory_hash(&m->directory, r->tenant, key);
     uint32_t id = egm_directory_find(&m->directory, r->tenant, hash, key);
     struct egm_object *o = id == EGM_NO_OBJECT ? NULL : egm_object_at(&m->directory, id);
-    if (!o || !egm_object_is_visible(m, o, EGM_NONE)) {
+    if (!o || !is_removable(m, o)) {
         return EGM_E_NOT_FOUND;
     }
     if (is_busy(m, o, r->flags & EGM_FORCE)) {
@@ -116,8 +123,8 @@ static bool scan(struct egm_master *m, struct egm_request *r)
     uint32_t end = (uint32_t)egm_min_u64(r->scan + EGM_TURN_KEYS, m->directory.slot_count);
     for (; r->scan < end; r->scan++) {
         struct egm_object *o = egm_object_at(&m->directory, r->scan);
-        if (o->state != EGM_OBJECT_SEALED || o->tenant != r->tenant ||
-            !egm_object_is_visible(m, o, EGM_NONE) || is_busy(m, o, r->flags & EGM_FORCE)) {
+        if (o->state != EGM_OBJECT_SEALED || o->tenant != r->tenant || !is_removable(m, o) ||
+            is_busy(m, o, r->flags & EGM_FORCE)) {
             continue;
         }
         if (r->regex && m->io.regex_match(m->io.arg, r->regex, o->key, o->key_size) <= 0) {

@@ -110,6 +110,7 @@ struct egm_provider_state {
     uint64_t next_sequence;
     uint32_t resync_at;      /* next slab slot whose records are sent again; EGM_NONE: all were */
     struct egm_link batches; /* egm_batch, oldest first */
+    uint32_t batch_count;
 };
 
 struct egm_mount_state {
@@ -166,7 +167,7 @@ struct egm_request {
     uint32_t scan; /* next slot of a scan over the slab */
     /* PUT_START */
     struct egm_put_start put;
-    struct egm_bytes preferred[8];
+    struct egm_bytes preferred[EGM_MAX_PREFERRED];
     uint32_t preferred_count;
     struct egm_cursor want_cursor; /* over the want records */
     bool has_key; /* the key under work was decoded before the request was parked */

@@ -294,7 +294,8 @@ void egm_requester_encode_mismatch(const struct egm_requester *r, struct egm_buf
 int egm_requester_may_write(const struct egm_requester *r, const struct egm_writing *write,
                             uint64_t now_ns)
 {
-    return write->state == EGM_WRITE_OPEN && now_ns < r->valid_until_ns ? 0 : EGM_E_STALE;
+    bool is_valid = r->state == EGM_SESSION_OPEN && now_ns < r->valid_until_ns; /* S2 */
+    return write->state == EGM_WRITE_OPEN && is_valid ? 0 : EGM_E_STALE;
 }
 
 void egm_requester_mark(const struct egm_requester *r, struct egm_write_set *set)

@@ -64,7 +64,7 @@ static void fake_init(struct fake *fake)
     ck_assert_int_eq(egm_net_listen(fake->address, &fake->listen_fd, NULL, 0, NULL), 0);
     fake->pool_fd = sealed_file(POOL_BYTES, F_SEAL_SHRINK | F_SEAL_GROW);
     fake->fence_bytes = egm_fence_bytes(POOL_BYTES, &fake->slot_word);
-    fake->fence_fd = sealed_file(fake->fence_bytes, 0);
+    fake->fence_fd = sealed_file(fake->fence_bytes, F_SEAL_SHRINK | F_SEAL_GROW);
     fake->pool = map_fd(fake->pool_fd, POOL_BYTES);
     fake->fence = map_fd(fake->fence_fd, fake->fence_bytes);
     const uint64_t header[] = {EGM_FENCE_MAGIC, 1, PROVIDER, EPOCH, 3, POOL_BYTES, 0, NONCE};

@@ -46,14 +46,14 @@ static int check_file(int fd, uint64_t least_bytes, const char *what, struct egm
 }
 
 /* A file that may still be cut would turn a later copy into a SIGBUS. */
-static int check_seals(int pool_fd, struct egm_detail *reterr)
+static int check_seals(int fd, const char *what, struct egm_detail *reterr)
 {
-    int seals = fcntl(pool_fd, F_GET_SEALS);
+    int seals = fcntl(fd, F_GET_SEALS);
 
     if (seals < 0 || !(seals & F_SEAL_SHRINK)) {
-        return egm_fail(
-            reterr, EGM_E_PROTO, "attach",
-            "the provider's pool file is not sealed against shrinking; it is not mapped");
+        return egm_fail(reterr, EGM_E_PROTO, "attach",
+                        "the provider's %s file is not sealed against shrinking; it is not mapped",
+                        what);
     }
     return 0;
 }
@@ -162,7 +162,10 @@ int egm_map_segment_open(struct egm_map_segment *segment, const struct egm_attac
     segment->fence_bytes = egm_fence_bytes(attached->size, &segment->slot_word);
     int r = check_file(pool_fd, attached->size, "pool", reterr);
     if (r == 0) {
-        r = check_seals(pool_fd, reterr);
+        r = check_seals(pool_fd, "pool", reterr);
+    }
+    if (r == 0) {
+        r = check_seals(fence_fd, "fence", reterr);
     }
     if (r == 0) {
         r = check_file(fence_fd, segment->fence_bytes, "fence", reterr);

@@ -310,7 +310,8 @@ static void give_back(struct egm_tcp_import *tcp, struct egm_tcp_connection *con
 /* What the mover contract knows of connection failures. */
 static int status_of(int code)
 {
-    return code == EGM_E_TIMEOUT || code == -ENOMEM ? code : EGM_E_PEER_GONE;
+    return code == EGM_E_TIMEOUT || code == EGM_E_CLOSED || code == -ENOMEM ? code
+                                                                            : EGM_E_PEER_GONE;
 }
 
 static int run_once(struct egm_tcp_import *tcp, struct egm_transfer *transfers, size_t count,
@@ -329,8 +330,8 @@ static int run_once(struct egm_tcp_import *tcp, struct egm_transfer *transfers, 
         give_back(tcp, connection);
         return 0;
     }
-    *ret_may_repeat = !is_new && !connection->has_answered && r != EGM_E_TIMEOUT; /* T2 */
-    forget(tcp, connection);                                                      /* T1 */
+    *ret_may_repeat = !is_new && !connection->has_answered && r == EGM_E_PEER_GONE; /* T2 */
+    forget(tcp, connection);                                                        /* T1 */
     return r;
 }
 
