@@ -109,12 +109,14 @@ struct egmpy_call {
     struct egmpy_session *session;
     struct egm_store *store;
     PyThreadState *thread;
+    PyThreadState **outer; /* watched before */
 };
 
 /* store_type.c: for library calls of this thread with the GIL released by *thread: a signal that
  * comes while one waits runs Python's handlers. If one raises, the call ends early and
- * egmpy_checked raises in its place. */
-void egmpy_watch_signals(PyThreadState **thread);
+ * egmpy_checked raises in its place. Returns what was watched before, to be watched again: a
+ * handler may call the store. */
+PyThreadState **egmpy_watch_signals(PyThreadState **thread);
 /* The result of a method, or NULL with the exception that a signal handler raised meanwhile. Takes
  * `result`. */
 PyObject *egmpy_checked(PyObject *result);

@@ -345,9 +345,9 @@ static int connect_store(struct egmpy_store *self, const struct egm_store_option
     uint64_t close_count = self->close_count;
     self->is_opening = true;
     PyThreadState *thread = PyEval_SaveThread();
-    egmpy_watch_signals(&thread);
+    PyThreadState **outer = egmpy_watch_signals(&thread);
     int r = open_session(options, &session, &detail);
-    egmpy_watch_signals(NULL);
+    egmpy_watch_signals(outer);
     PyEval_RestoreThread(thread);
     self->is_opening = false;
     if (r < 0) {

@@ -66,9 +66,13 @@ static int run_handlers(void *arg)
     return has_raised;
 }
 
-void egmpy_watch_signals(PyThreadState **thread)
+PyThreadState **egmpy_watch_signals(PyThreadState **thread)
 {
+    static _Thread_local PyThreadState **watched;
+    PyThreadState **before = watched;
+    watched = thread;
     egm_on_interrupt(thread ? run_handlers : NULL, thread);
+    return before;
 }
 
 PyObject *egmpy_checked(PyObject *result)
@@ -94,7 +98,7 @@ bool egmpy_enter(struct egmpy_store *self, struct egmpy_call *ret_call)
     }
     *ret_call =
         (struct egmpy_call){.session = session, .store = store, .thread = PyEval_SaveThread()};
-    egmpy_watch_signals(&ret_call->thread);
+    ret_call->outer = egmpy_watch_signals(&ret_call->thread);
     return true;
 }
 
@@ -102,7 +106,7 @@ void egmpy_leave(struct egmpy_store *self, struct egmpy_call *call, bool failed)
 {
     egmpy_session_leave(
         call->session); /* before the GIL: the last leave of a closed session may block (B3) */
-    egmpy_watch_signals(NULL);
+    egmpy_watch_signals(call->outer);
     PyEval_RestoreThread(call->thread);
     if (failed) {
         self->error_is_own = false;

@@ -202,6 +202,31 @@ static struct egm_attachment *attachment_of(const struct data_call *call,
     return call->view && place->is_known ? egm_view_find(call->view, place->mount) : NULL;
 }
 
+/* The view's attachments in the order in which a window is copied: mapped ones first, since they
+ * never wait for a peer and a silent one must not use up their time. NULL at the end. */
+static struct egm_attachment *attachment_in_turn(const struct data_call *call, uint32_t turn)
+{
+    for (unsigned pass = 0; pass < 2 && call->view; pass++) {
+        for (uint32_t i = 0; i < call->view->layout->provider_count; i++) {
+            struct egm_attachment *attachment = call->view->attachments[i];
+            if (attachment && attachment->is_map == (pass == 0) && turn-- == 0) {
+                return attachment;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* When copying of a put must stop so that PUT_END still gets through: what is written by then
+ * counts. */
+static uint64_t before_end(const struct data_call *call)
+{
+    uint64_t now = egm_clock_ns();
+    uint64_t left_ns = call->deadline_ns > now ? call->deadline_ns - now : 0;
+
+    return call->deadline_ns - egm_min_u64(left_ns / 8, EGM_NS_PER_S / 2);
+}
+
 /* ---- put: COPY ---- */
 
 /* Gathers the window's places that lie with this attachment. */
@@ -224,15 +249,14 @@ static void copy_put(struct data_call *call)
     struct egm_op *op = &call->op;
 
     int r = reserve(call, op->place_count);
+    uint64_t until_ns = before_end(call);
+    struct egm_attachment *attachment;
 
     call->count = 0;
-    for (uint32_t i = 0; r == 0 && call->view && i < call->view->layout->provider_count; i++) {
-        struct egm_attachment *attachment = call->view->attachments[i];
+    for (uint32_t i = 0; r == 0 && (attachment = attachment_in_turn(call, i)); i++) {
         size_t begin = call->count;
-        if (attachment) {
-            gather_puts(call, attachment);
-            run_transfers(call, attachment, begin, call->deadline_ns);
-        }
+        gather_puts(call, attachment);
+        run_transfers(call, attachment, begin, until_ns);
     }
     pthread_mutex_lock(&call->store->lock);
     for (size_t i = 0; i < op->set.count; i++) {
@@ -356,15 +380,13 @@ static void copy_get(struct data_call *call)
     while (r == 0 && call->view && choose_all(call, chosen, &has_other)) {
         uint64_t now = egm_clock_ns();
         uint64_t left_ns = call->deadline_ns > now ? call->deadline_ns - now : 0;
+        struct egm_attachment *attachment;
         call->count = 0;
-        for (uint32_t i = 0; i < call->view->layout->provider_count; i++) {
-            struct egm_attachment *attachment = call->view->attachments[i];
+        for (uint32_t i = 0; (attachment = attachment_in_turn(call, i)); i++) {
             size_t begin = call->count;
-            if (attachment) {
-                gather_gets(call, chosen, attachment);
-                run_transfers(call, attachment, begin,
-                              has_other ? now + left_ns / 2 : call->deadline_ns);
-            }
+            gather_gets(call, chosen, attachment);
+            run_transfers(call, attachment, begin,
+                          has_other ? now + left_ns / 2 : call->deadline_ns);
         }
         apply_gets(call);
     }

@@ -122,8 +122,7 @@ struct egm_replica_stat {
     const char *name;
     uint64_t offset, size;
 };
-EGM_MUST_CHECK int egm_master_query(const struct egm_master *m, uint64_t now_ns,
-                                    struct egm_bytes key,
+EGM_MUST_CHECK int egm_master_query(struct egm_master *m, uint64_t now_ns, struct egm_bytes key,
                                     struct egm_replica_stat replicas[EGM_MAX_REPLICAS],
                                     uint32_t *ret_count);
 

@@ -344,6 +344,17 @@ enum egm_step egm_put_step(struct egm_master *m, struct egm_request *r)
 }
 
 /* ---- PUT_END ---- */
+/* A sealed value that nobody removed and whose provider is there, be its lease late: it stands
+ * (I9). */
+static bool is_standing(const struct egm_master *m, struct egm_object *o)
+{
+    bool is_mounted = false;
+    for (uint32_t i = 0; i < o->replica_count; i++) {
+        is_mounted = is_mounted || egm_mount_is_mounted(m, egm_object_replicas(o)[i].mount);
+    }
+    return is_mounted && o->generation >= m->directory.tenants[o->tenant].floor;
+}
+
 static int seal(struct egm_master *m, uint32_t id, uint64_t checksum)
 {
     struct egm_object *o = egm_object_at(&m->directory, id);
@@ -358,7 +369,7 @@ static int seal(struct egm_master *m, uint32_t id, uint64_t checksum)
     uint32_t there =
         egm_directory_find(&m->directory, o->tenant, o->hash, egm_bytes_of(o->key, o->key_size));
     if (there != EGM_NO_OBJECT && !(o->flags & EGM_OBJECT_UPSERT) && !EGM_MUTANT(11) &&
-        egm_object_is_visible(m, egm_object_at(&m->directory, there), EGM_NONE)) {
+        is_standing(m, egm_object_at(&m->directory, there))) {
         egm_object_remove(m, id, false); /* keeps I9: the first one stands */
         return 0;
     }

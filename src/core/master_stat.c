@@ -96,10 +96,10 @@ bool egm_master_next_key(const struct egm_master *m, uint32_t *cursor, struct eg
     return false;
 }
 
-int egm_master_query(const struct egm_master *m, uint64_t now_ns, struct egm_bytes key,
+int egm_master_query(struct egm_master *m, uint64_t now_ns, struct egm_bytes key,
                      struct egm_replica_stat replicas[EGM_MAX_REPLICAS], uint32_t *ret_count)
 {
-    (void)now_ns;
+    m->now_ns = now_ns; /* what is visible depends on leases */
     for (uint32_t tenant = 0; tenant < m->directory.tenant_count; tenant++) {
         if (strcmp(m->directory.tenants[tenant].name, "default") != 0) {
             continue;
