@@ -249,6 +249,7 @@ int egm_extents_init(struct egm_extents *x, uint64_t size_bytes)
     *x = (struct egm_extents){.granule_count = (uint32_t)(size_bytes / EGM_GRANULE)};
     x->granules_ = egm_calloc(x->granule_count, sizeof *x->granules_);
     if (!x->granules_) {
+        *x = (struct egm_extents){0};
         return -ENOMEM;
     }
     for (uint32_t i = 0; i < EGM_EXTENT_BINS; i++) {

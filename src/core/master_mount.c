@@ -184,24 +184,53 @@ static int quarantine_claim(struct egm_master *m, uint32_t mount, uint32_t sessi
     return 0;
 }
 
+/* Is the claimed write's object on this mount already there, from a try that ran out of memory? */
+static bool is_quarantined(const struct egm_master *m, uint32_t mount, uint32_t session,
+                           uint64_t generation)
+{
+    uint32_t id = m->sessions[session].first_write;
+    while (id != EGM_NO_OBJECT) {
+        struct egm_object *o = egm_object_at(&m->directory, id);
+        if (o->generation == generation && egm_object_replicas(o)[0].mount == mount) {
+            return true;
+        }
+        id = o->next;
+    }
+    return false;
+}
+
+/* 0, or -ENOMEM: some claim has no object yet, and nothing may be placed. */
+static int quarantine_claims(struct egm_master *m, uint32_t mount, uint32_t session)
+{
+    const struct egm_mount_state *mt = &m->mounts[mount];
+    const struct egm_provider_state *p = &m->providers[mt->provider];
+    for (uint32_t c = 0; c < m->sessions[session].claim_count; c++) {
+        const struct egm_claim *claim = &m->sessions[session].claims[c];
+        if (claim->write.provider != p->id || claim->write.epoch != p->epoch ||
+            claim->write.segment != mt->segment ||
+            is_quarantined(m, mount, session, claim->write.generation)) {
+            continue;
+        }
+        int r = quarantine_claim(m, mount, session, claim);
+        if (r < 0 && r != EGM_E_INVALID) { /* an impossible place cannot be granted either */
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* Running out of memory leaves the mount as it is, recovering; the next tick tries again. */
 static void set_up_allocator(struct egm_master *m, uint32_t mount)
 {
     struct egm_mount_state *mt = &m->mounts[mount];
-    const struct egm_provider_state *p = &m->providers[mt->provider];
-    if (egm_extents_init(&mt->extents, mt->size) < 0) {
-        egm_error("out of memory, a segment cannot be used provider=%s segment=%u", p->name,
-                  mt->segment);
-        return;
+    int r = mt->extents.granule_count ? 0 : egm_extents_init(&mt->extents, mt->size);
+    for (uint32_t s = 0; s < m->session_room && r == 0; s++) {
+        r = m->sessions[s].id ? quarantine_claims(m, mount, s) : 0;
     }
-    for (uint32_t s = 0; s < m->session_room; s++) {
-        for (uint32_t c = 0; c < m->sessions[s].claim_count; c++) {
-            const struct egm_claim *claim = &m->sessions[s].claims[c];
-            if (claim->write.provider == p->id && claim->write.epoch == p->epoch &&
-                claim->write.segment == mt->segment) {
-                egm_ignore(quarantine_claim(m, mount, s, claim),
-                           "an impossible place cannot be granted either");
-            }
-        }
+    if (r < 0) {
+        egm_error("out of memory, a segment cannot be used yet provider=%s segment=%u",
+                  m->providers[mt->provider].name, mt->segment);
+        return;
     }
     mt->is_placeable_once = true;
     egm_master_wake(m);
