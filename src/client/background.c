@@ -142,13 +142,13 @@ static void ping(struct background *b)
     }
     pthread_mutex_lock(&store->lock);
     int r = egm_requester_take_ping_reply(&store->requester, b->connection->in.data,
-                                          b->connection->in.len, sent_ns);
+                                          b->connection->in.len, b->connection->instance, sent_ns);
     uint64_t period_ns = ping_period_ns(&store->requester);
     pthread_mutex_unlock(&store->lock);
     if (r == EGM_E_NOT_FOUND) {
         b->next_ping_ns = now; /* opens the session again in the next turn */
         egm_store_wake(store);
-    } else if (r == EGM_E_PROTO) {
+    } else if (r == EGM_E_PROTO || r == EGM_E_STALE) {
         drop_connection(b);
     } else if (r == 0) {
         /* A blip may have ended without anybody connecting anew. */

@@ -713,8 +713,8 @@ void egm_provider_tick(struct egm_master *m)
             egm_records_find_lost(m, i);
         }
         for (uint32_t k = p->first_mount; p->id && k < p->first_mount + p->mount_count; k++) {
-            if (!m->mounts[k].is_placeable_once && m->mounts[k].unresolved == 0) {
-                resolve_mount(m, k); /* memory was out when it was due */
+            if (!m->mounts[k].is_placeable_once) {
+                resolve_mount(m, k); /* its last writer went, or memory was out when it was due */
             }
         }
     }

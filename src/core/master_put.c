@@ -140,7 +140,12 @@ static int why_no_candidate(const struct egm_master *m, uint64_t rounded)
     bool fits = false;
     for (uint32_t i = 0; i < m->mount_count; i++) {
         uint32_t provider = m->mounts[i].provider;
-        if (provider != EGM_NONE && m->providers[provider].phase != EGM_PHASE_DRAINING) {
+        if (provider == EGM_NONE) {
+            continue;
+        }
+        /* A provider that is lost counts as gone: waiting for it would cost each put seconds. */
+        enum egm_provider_phase phase = m->providers[provider].phase;
+        if (phase == EGM_PHASE_JOINING || phase == EGM_PHASE_READY) {
             is_any = true;
             fits = fits || rounded <= m->mounts[i].size - EGM_GRANULE;
         }

@@ -210,10 +210,14 @@ static void revoke(struct egm_requester *r, uint64_t generation)
 }
 
 int egm_requester_take_ping_reply(struct egm_requester *r, const void *payload, size_t size,
-                                  uint64_t sent_ns)
+                                  uint64_t instance, uint64_t sent_ns)
 {
     struct egm_cursor cursor = egm_cursor_of(payload, size);
     struct egm_ping_reply reply;
+
+    if (instance != r->instance) {
+        return EGM_E_STALE; /* a former master's: its words hold no more */
+    }
 
     egm_take_ping_reply(&cursor, &reply);
     if (cursor.failed || egm_cursor_left(&cursor) != reply.revoked_count * UINT64_C(8)) {

@@ -171,9 +171,10 @@ EGM_MUST_CHECK int egm_requester_take_session_reply(struct egm_requester *r, con
                                                     uint64_t sent_ns);
 
 void egm_requester_encode_ping(struct egm_requester *r, struct egm_buf *buf, uint64_t request);
-/* 0; EGM_E_NOT_FOUND: the session is lost; the master's status; EGM_E_PROTO. */
+/* `instance`: of the connection that carried it. 0; EGM_E_NOT_FOUND: the session is lost;
+ * EGM_E_STALE: another master is ours by now; the master's status; EGM_E_PROTO. */
 EGM_MUST_CHECK int egm_requester_take_ping_reply(struct egm_requester *r, const void *payload,
-                                                 size_t size, uint64_t sent_ns);
+                                                 size_t size, uint64_t instance, uint64_t sent_ns);
 
 void egm_requester_encode_layout(const struct egm_requester *r, struct egm_buf *buf,
                                  uint64_t request);

@@ -351,7 +351,8 @@ static void link_frame(struct requester *r, int proc, struct link *link, const s
             (void)!egm_requester_take_session_reply(&r->core, payload, frame.length, link->instance,
                                                     link->sent);
         } else if (link->asked == ASK_PING) {
-            (void)!egm_requester_take_ping_reply(&r->core, payload, frame.length, link->sent);
+            (void)!egm_requester_take_ping_reply(&r->core, payload, frame.length, link->instance,
+                                                 link->sent);
         } else if (link->asked == ASK_LAYOUT) {
             struct egm_layout_snapshot *layout;
             if (egm_layout_parse(payload, frame.length, link->instance, &layout) == 0) {

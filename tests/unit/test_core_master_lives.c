@@ -290,7 +290,7 @@ START_TEST(lost_provider_comes_back_with_all_its_objects)
     uint32_t term = bench_peers[P].term;
     bench_disconnect(P);
     ck_assert(!bench_exists(A, 101, "k"));
-    ck_assert_int_eq(bench_put_start(A, 101, "x", 100).status, EGM_E_NOT_READY);
+    ck_assert_int_eq(bench_put_start(A, 101, "x", 100).status, EGM_E_NO_SEGMENT);
     bench_connect(P, EGM_ROLE_PROVIDER);
     struct bench_slot slots[] = {{0, A, 101, EGM_IMPORT_MAP}, {0, B, 102, EGM_IMPORT_MAP}};
     ck_assert_int_eq(bench_mount_slots(P, 1, 100, term, SIZE, slots, 2), 0);

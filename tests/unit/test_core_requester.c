@@ -56,7 +56,7 @@ static int ping(struct egm_requester *r, uint64_t sent_ns, int code, const uint6
     for (uint32_t i = 0; i < count; i++) {
         egm_put_generation(&buf, &(struct egm_generation){.value = revoked[i]});
     }
-    int result = egm_requester_take_ping_reply(r, buf.data, buf.len, sent_ns);
+    int result = egm_requester_take_ping_reply(r, buf.data, buf.len, r->instance, sent_ns);
     egm_buf_release(&buf);
     return result;
 }
