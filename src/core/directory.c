@@ -177,6 +177,7 @@ static uint64_t generation_hash(uint64_t generation)
 
 int egm_directory_set_generation(struct egm_directory *d, uint32_t id, uint64_t generation)
 {
+    EGM_ASSERT(generation != 0); /* 0 stands for: not in the index yet */
     int r = egm_index_insert(&d->by_generation, generation_hash(generation), id);
     if (r == 0) {
         egm_object_at(d, id)->generation = generation;

@@ -289,7 +289,8 @@ static int take_claims(struct egm_cursor *cursor, uint32_t count, struct egm_cla
     }
     for (uint32_t i = 0; i < count; i++) {
         egm_take_open_write(cursor, &claims[i].write);
-        if (claims[i].write.extent_count == 0 || claims[i].write.extent_count > EGM_MAX_EXTENTS) {
+        if (claims[i].write.generation == 0 || claims[i].write.extent_count == 0 ||
+            claims[i].write.extent_count > EGM_MAX_EXTENTS) {
             cursor->failed = EGM_E_PROTO;
             break;
         }
