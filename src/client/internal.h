@@ -113,6 +113,12 @@ EGM_MUST_CHECK int egm_rpc_begin(struct egm_store *store, uint64_t deadline_ns,
  * closed and rpc is over. */
 EGM_MUST_CHECK int egm_rpc_exchange(struct egm_store *store, struct egm_rpc *rpc,
                                     uint16_t reply_type);
+/* The two halves of it, for several requests under way at once: they have the numbers from
+ * rpc->request on, and the caller moves connection->next_request behind them. A failure closes the
+ * connection, and rpc is over. */
+EGM_MUST_CHECK int egm_rpc_send(struct egm_store *store, struct egm_rpc *rpc);
+EGM_MUST_CHECK int egm_rpc_receive(struct egm_store *store, struct egm_rpc *rpc,
+                                   uint16_t reply_type, uint64_t *ret_request);
 /* Sends connection->out, which is one-way; rpc is over. */
 int egm_rpc_post(struct egm_store *store, struct egm_rpc *rpc);
 /* The answer was read. `code` EGM_E_PROTO closes the connection, EGM_E_NOT_FOUND (of a head) loses

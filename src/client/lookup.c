@@ -2,6 +2,11 @@
 /* exist, prefix, query and remove: one frame and one answer, or a few frames for lists that do not
  * fit one.
  *
+ * exist, the call that engines make most, goes in windows: all are sent before the first answer is
+ * read, so that this side codes keys while the master looks up those before. Answers may overtake
+ * one another and are told apart by their request numbers; they are a byte a key and fit any
+ * socket's buffer, so that neither side can block the other.
+ *
  * Requests of these kinds may be repeated without harm, so a failed exchange is tried again by
  * egm_retry's rules: a removal that was done by the first try answers EGM_E_NOT_FOUND to the
  * second, which is then true. */
@@ -20,11 +25,14 @@
 /* A query's answer has up to 8 replicas of 16 extents per key. */
 #define QUERY_KEYS EGM_WINDOW_KEYS
 #define EXIST_KEYS EGM_MAX_BATCH_KEYS
+#define EXIST_WINDOW_KEYS 512u
+#define MAX_WINDOWS (EXIST_KEYS / EXIST_WINDOW_KEYS)
 
 struct lookup {
     struct egm_store *store;
     const struct egm_key *keys; /* of this frame */
     size_t count;
+    size_t window_count; /* 0, 1: everything in one frame */
     uint16_t reply_type;
     uint8_t flags;
     const char *pattern;
@@ -52,6 +60,68 @@ static size_t frame_keys(const struct egm_key *keys, size_t count, size_t most)
     return n;
 }
 
+static struct lookup window_of(const struct lookup *l, size_t window)
+{
+    struct lookup part = *l;
+    size_t first = l->count * window / l->window_count;
+
+    part.keys = l->keys + first;
+    part.results = l->results + first;
+    part.count = l->count * (window + 1) / l->window_count - first;
+    return part;
+}
+
+/* Codes and sends window after window. On failure the connection is closed and rpc is over. */
+static int send_windows(const struct lookup *l, struct egm_rpc *rpc)
+{
+    for (size_t i = 0; i < l->window_count; i++) {
+        struct lookup part = window_of(l, i);
+        egm_buf_clear(&rpc->connection->out);
+        int r = l->encode(&part, &rpc->connection->out, rpc->request + i);
+        if (r < 0) {
+            egm_rpc_end(l->store, rpc, EGM_E_PROTO);
+            return r;
+        }
+        r = egm_rpc_send(l->store, rpc);
+        if (r < 0) {
+            return r;
+        }
+    }
+    rpc->connection->next_request += l->window_count;
+    return 0;
+}
+
+/* Reads all answers, whatever the first ones say; the first bad one decides. */
+static int exchange_windows(struct lookup *l, struct egm_rpc *rpc)
+{
+    bool is_answered[MAX_WINDOWS] = {false};
+    int result = 0;
+    int r = send_windows(l, rpc);
+
+    if (r < 0) {
+        return r;
+    }
+    for (size_t i = 0; i < l->window_count && result != EGM_E_PROTO; i++) {
+        uint64_t request;
+        r = egm_rpc_receive(l->store, rpc, l->reply_type, &request);
+        if (r < 0) {
+            return r;
+        }
+        uint64_t window = request - rpc->request;
+        if (window >= l->window_count || is_answered[window]) {
+            result = EGM_E_PROTO;
+            break;
+        }
+        is_answered[window] = true;
+        struct lookup part = window_of(l, window);
+        r = l->parse(&part, rpc->connection->in.data, rpc->connection->in.len,
+                     rpc->connection->instance);
+        result = result == 0 || r == EGM_E_PROTO ? r : result;
+    }
+    egm_rpc_end(l->store, rpc, result);
+    return result;
+}
+
 /* One try. */
 static int exchange(struct lookup *l, uint64_t deadline_ns, struct egm_detail *reterr)
 {
@@ -60,6 +130,12 @@ static int exchange(struct lookup *l, uint64_t deadline_ns, struct egm_detail *r
 
     if (r < 0) {
         return r;
+    }
+    if (l->window_count > 1) {
+        r = exchange_windows(l, &rpc);
+        return r < 0 ? egm_fail(reterr, r, "request", "the master does not answer as it should: %s",
+                                egm_strerror(r))
+                     : 0;
     }
     r = l->encode(l, &rpc.connection->out, rpc.request);
     if (r < 0) {
@@ -124,6 +200,7 @@ int egm_client_exist(struct egm_store *store, const struct egm_key *keys, size_t
         struct lookup l = {.store = store,
                            .keys = keys + done,
                            .count = n,
+                           .window_count = egm_div_ceil_u64(n, EXIST_WINDOW_KEYS),
                            .reply_type = EGM_MSG_EXIST_REPLY,
                            .encode = encode_exist,
                            .parse = parse_exist,

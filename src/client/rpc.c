@@ -91,17 +91,43 @@ int egm_rpc_begin(struct egm_store *store, uint64_t deadline_ns, struct egm_rpc 
                     egm_strerror(r));
 }
 
+/* The connection is of no use any more. */
+static int give_up(struct egm_store *store, struct egm_rpc *rpc, int code)
+{
+    egm_connection_give(store, rpc->connection, /*is_clean=*/false);
+    rpc->connection = NULL;
+    return egm_store_is_dead(store) ? EGM_E_CLOSED : code;
+}
+
+int egm_rpc_send(struct egm_store *store, struct egm_rpc *rpc)
+{
+    int r = egm_frame_send(rpc->connection->fd, &rpc->connection->out, rpc->deadline_ns);
+
+    return r < 0 ? give_up(store, rpc, r) : 0;
+}
+
+int egm_rpc_receive(struct egm_store *store, struct egm_rpc *rpc, uint16_t reply_type,
+                    uint64_t *ret_request)
+{
+    struct egm_frame frame = {0};
+    int r = egm_frame_recv(rpc->connection->fd, &frame, &rpc->connection->in, rpc->deadline_ns);
+
+    if (r == 0 && frame.type != reply_type) {
+        r = EGM_E_PROTO;
+    }
+    if (r < 0) {
+        return give_up(store, rpc, r);
+    }
+    *ret_request = frame.request;
+    return 0;
+}
+
 int egm_rpc_exchange(struct egm_store *store, struct egm_rpc *rpc, uint16_t reply_type)
 {
     rpc->sent_ns = egm_clock_ns();
     int r = exchange(rpc->connection, rpc->request, reply_type, rpc->deadline_ns);
 
-    if (r < 0) {
-        egm_connection_give(store, rpc->connection, /*is_clean=*/false);
-        rpc->connection = NULL;
-        return egm_store_is_dead(store) ? EGM_E_CLOSED : r;
-    }
-    return 0;
+    return r < 0 ? give_up(store, rpc, r) : 0;
 }
 
 int egm_rpc_post(struct egm_store *store, struct egm_rpc *rpc)
