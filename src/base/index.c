@@ -19,16 +19,18 @@
  *
  * Growth. When an insert would pass 13/16 of the positions, the table becomes `old` and an empty
  * one of twice the size becomes `now`. Every insert and remove then looks at 8 positions of `old`,
- * from position 0 upwards, and moves what it finds. Look-ups walk both. X2: positions of `old`
- * below moved_ are empty. An entry is taken out by the removal above, so X1 holds in `old` at every
- * moment; what the removal pulls into the position is moved next, before moved_ passes it. X3:
+ * from the last one downwards, and moves what it finds. Look-ups walk both. X2: positions of `old`
+ * from left_ on are empty. An entry is taken out by the removal above, so X1 holds in `old` at
+ * every moment. Downwards, the position behind the entry is empty already, so that there is nothing
+ * to close; upwards, each removal would walk the rest of its run. Only the run that wraps around
+ * takes more: what is pulled into its positions is moved next, before left_ passes them. X3:
  * `old` is empty long before `now` is full: emptying N positions with at most 13/16 N entries takes
  * at most 29/16 N looks = 29/128 N calls, and `now` has room for 13/16 N further inserts. X4: every
  * entry is in exactly one table; only `now` gets new ones.
  *
  * Chunks. A table is an array of pointers to chunks of 8,192 positions (64 KiB; small tables have
  * one smaller chunk). A chunk is allocated, zeroed, when it is first written, and a chunk of `old`
- * is freed when moved_ leaves it. So no call allocates, clears or frees more than a few chunks,
+ * is freed when left_ leaves it. So no call allocates, clears or frees more than a few chunks,
  * however large the table; one big array would cost a millisecond of page faults or munmap at some
  * unlucky insert. A NULL chunk reads as empty.
  *
@@ -188,22 +190,21 @@ static bool table_remove(struct egm_index_table *t, struct egm_index_entry wante
     }
 }
 
-/* moved_ goes one position further; frees the chunk that it leaves, and the table at its end. */
-static void advance_moved(struct egm_index *ix)
+/* left_ goes one position down; frees the chunk that it leaves, and the table at its end. */
+static void advance(struct egm_index *ix)
 {
     struct egm_index_table *old = &ix->old_;
 
-    ix->moved_++;
-    if (offset_in_chunk(old, ix->moved_) == 0) {
-        uint32_t chunk_index = (ix->moved_ - 1) >> old->chunk_bits_;
+    ix->left_--;
+    if (offset_in_chunk(old, ix->left_) == 0) {
+        uint32_t chunk_index = ix->left_ >> old->chunk_bits_;
 
         egm_free(old->chunks_[chunk_index]);
         old->chunks_[chunk_index] = NULL;
     }
-    if (ix->moved_ > mask_of(old)) {
+    if (ix->left_ == 0) {
         egm_free(old->chunks_);
         *old = (struct egm_index_table){0};
-        ix->moved_ = 0;
     }
 }
 
@@ -211,16 +212,16 @@ static void advance_moved(struct egm_index *ix)
 static void move_some(struct egm_index *ix)
 {
     for (uint32_t i = 0; i < MOVE_STEPS && ix->old_.chunks_; i++) {
-        struct egm_index_entry entry = entry_at(&ix->old_, ix->moved_);
+        struct egm_index_entry entry = entry_at(&ix->old_, ix->left_ - 1);
 
         if (entry.slot_plus1_ == 0) {
-            advance_moved(ix);
+            advance(ix);
             continue;
         }
         if (table_add(&ix->now_, entry) < 0) {
             return;
         }
-        table_take_out(&ix->old_, ix->moved_); /* keeps X2 and X4 */
+        table_take_out(&ix->old_, ix->left_ - 1); /* keeps X2 and X4 */
     }
 }
 
@@ -242,7 +243,7 @@ static int begin_growth(struct egm_index *ix)
     }
     ix->old_ = ix->now_;
     ix->now_ = bigger;
-    ix->moved_ = 0;
+    ix->left_ = mask_of(&ix->old_) + 1;
     return 0;
 }
 
@@ -270,7 +271,7 @@ void egm_index_release(struct egm_index *ix)
 {
     table_release(&ix->now_);
     table_release(&ix->old_);
-    ix->moved_ = 0;
+    ix->left_ = 0;
     ix->count_ = 0;
 }
 

@@ -49,7 +49,7 @@ struct egm_index_table {
 struct egm_index {
     struct egm_index_table now_; /* receives all inserts */
     struct egm_index_table old_; /* being emptied while growing; chunks_ NULL otherwise */
-    uint32_t moved_;             /* positions of old_ below this one are empty */
+    uint32_t left_;              /* positions of old_ from this one on are empty */
     uint32_t count_;             /* entries in both */
 };
 

@@ -179,12 +179,12 @@ START_TEST(no_step_moves_more_than_eight_entries)
 
     EXPECT(egm_index_init(&ix, 0) == 0);
     for (uint32_t i = 0; i < 200000; i++) {
-        uint32_t moved_before = ix.moved_;
+        uint32_t left_before = ix.left_;
         bool was_growing = ix.old_.chunks_ != NULL;
 
         EXPECT(egm_index_insert(&ix, mixed_hash(i), i) == 0);
         if (was_growing && ix.old_.chunks_) {
-            EXPECT(ix.moved_ - moved_before <= 8);
+            EXPECT(left_before - ix.left_ <= 8);
         }
         if (ix.now_.bits_ != now_before) {
             /* X3: the table before was emptied in time */
