@@ -30,9 +30,10 @@
  *
  * Chunks. A table is an array of pointers to chunks of 8,192 positions (64 KiB; small tables have
  * one smaller chunk). A chunk is allocated, zeroed, when it is first written, and a chunk of `old`
- * is freed when left_ leaves it. So no call allocates, clears or frees more than a few chunks,
- * however large the table; one big array would cost a millisecond of page faults or munmap at some
- * unlucky insert. A NULL chunk reads as empty.
+ * is freed when left_ leaves it; a full one is a piece of the user's heap of pieces, if given. So
+ * no call allocates, clears or frees more than a few chunks, however large the table; one big array
+ * would cost a millisecond of page faults or munmap at some unlucky insert. A NULL chunk reads as
+ * empty.
  *
  * Memory failure. An insert that gets no chunk fails and leaves its table as it was. Moving an
  * entry that gets no chunk stops the move; it is tried again at the next call. If that goes on
@@ -47,6 +48,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
+#include "base/pieces.h"
 
 #include <errno.h>
 #include <string.h>
@@ -57,6 +59,8 @@
 #define MOVE_STEPS 8u      /* positions of old_ looked at per call; X3 needs at least 3 */
 
 static_assert(sizeof(struct egm_index_entry) == 8, "memory per entry is promised");
+static_assert(sizeof(struct egm_index_entry) << MAX_CHUNK_BITS == EGM_PIECE_SIZE,
+              "a full chunk is a piece");
 
 static uint32_t mask_of(const struct egm_index_table *t)
 {
@@ -112,21 +116,39 @@ static int table_create(struct egm_index_table *ret_table, uint32_t bits)
     return 0;
 }
 
-static void table_release(struct egm_index_table *t)
+static struct egm_index_entry *chunk_create(struct egm_index *ix, uint32_t chunk_bits)
+{
+    if (ix->pieces_ && chunk_bits == MAX_CHUNK_BITS) {
+        return egm_pieces_get(ix->pieces_);
+    }
+    return egm_calloc((size_t)1 << chunk_bits, sizeof(struct egm_index_entry));
+}
+
+static void chunk_destroy(struct egm_index *ix, uint32_t chunk_bits, struct egm_index_entry *chunk)
+{
+    if (ix->pieces_ && chunk_bits == MAX_CHUNK_BITS) {
+        egm_pieces_put(ix->pieces_, chunk);
+    } else {
+        egm_free(chunk);
+    }
+}
+
+static void table_release(struct egm_index *ix, struct egm_index_table *t)
 {
     if (t->chunks_) {
         for (size_t i = 0; i < (size_t)1 << (t->bits_ - t->chunk_bits_); i++) {
-            egm_free(t->chunks_[i]);
+            chunk_destroy(ix, t->chunk_bits_, t->chunks_[i]);
         }
         egm_free(t->chunks_);
     }
     *t = (struct egm_index_table){0};
 }
 
-/* Places an entry at the first empty position from its home on. The caller has seen to it that
- * there is one. */
-static int table_add(struct egm_index_table *t, struct egm_index_entry entry)
+/* Places an entry of `now` at the first empty position from its home on. The caller has seen to it
+ * that there is one. */
+static int table_add(struct egm_index *ix, struct egm_index_entry entry)
 {
+    struct egm_index_table *t = &ix->now_;
     uint32_t position = home_of(t, entry.tag_);
     struct egm_index_entry *chunk;
 
@@ -135,7 +157,7 @@ static int table_add(struct egm_index_table *t, struct egm_index_entry entry)
     }
     chunk = chunk_at(t, position);
     if (!chunk) {
-        chunk = egm_calloc((size_t)1 << t->chunk_bits_, sizeof(*chunk));
+        chunk = chunk_create(ix, t->chunk_bits_);
         if (!chunk) {
             return -ENOMEM;
         }
@@ -199,7 +221,7 @@ static void advance(struct egm_index *ix)
     if (offset_in_chunk(old, ix->left_) == 0) {
         uint32_t chunk_index = ix->left_ >> old->chunk_bits_;
 
-        egm_free(old->chunks_[chunk_index]);
+        chunk_destroy(ix, old->chunk_bits_, old->chunks_[chunk_index]);
         old->chunks_[chunk_index] = NULL;
     }
     if (ix->left_ == 0) {
@@ -218,7 +240,7 @@ static void move_some(struct egm_index *ix)
             advance(ix);
             continue;
         }
-        if (table_add(&ix->now_, entry) < 0) {
+        if (table_add(ix, entry) < 0) {
             return;
         }
         table_take_out(&ix->old_, ix->left_ - 1); /* keeps X2 and X4 */
@@ -247,7 +269,7 @@ static int begin_growth(struct egm_index *ix)
     return 0;
 }
 
-int egm_index_init(struct egm_index *ix, size_t initial_capacity)
+int egm_index_init(struct egm_index *ix, size_t initial_capacity, struct egm_pieces *pieces)
 {
     struct egm_index_table table;
     uint32_t bits = MIN_BITS;
@@ -263,14 +285,15 @@ int egm_index_init(struct egm_index *ix, size_t initial_capacity)
     if (r < 0) {
         return r;
     }
-    *ix = (struct egm_index){.now_ = table};
+    *ix = (struct egm_index){.now_ = table, .pieces_ = pieces};
     return 0;
 }
 
 void egm_index_release(struct egm_index *ix)
 {
-    table_release(&ix->now_);
-    table_release(&ix->old_);
+    table_release(ix, &ix->now_);
+    table_release(ix, &ix->old_);
+    ix->pieces_ = NULL;
     ix->left_ = 0;
     ix->count_ = 0;
 }
@@ -287,8 +310,7 @@ int egm_index_insert(struct egm_index *ix, uint64_t hash, uint32_t slot)
             return r;
         }
     }
-    r = table_add(&ix->now_,
-                  (struct egm_index_entry){.tag_ = tag_of(hash), .slot_plus1_ = slot + 1});
+    r = table_add(ix, (struct egm_index_entry){.tag_ = tag_of(hash), .slot_plus1_ = slot + 1});
     if (r < 0) {
         return r;
     }
@@ -370,4 +392,20 @@ void egm_index_prefetch(const struct egm_index *ix, uint64_t hash)
 size_t egm_index_count(const struct egm_index *ix)
 {
     return ix->count_;
+}
+
+static size_t table_bytes(const struct egm_index_table *t)
+{
+    size_t chunk_count = t->chunks_ ? (size_t)1 << (t->bits_ - t->chunk_bits_) : 0;
+    size_t bytes = chunk_count * sizeof(*t->chunks_);
+
+    for (size_t i = 0; i < chunk_count; i++) {
+        bytes += t->chunks_[i] ? sizeof(struct egm_index_entry) << t->chunk_bits_ : 0;
+    }
+    return bytes;
+}
+
+size_t egm_index_bytes(const struct egm_index *ix)
+{
+    return table_bytes(&ix->now_) + table_bytes(&ix->old_);
 }

@@ -44,9 +44,10 @@ int egm_master_create(const struct egm_master_options *options, const struct egm
     egm_buf_init(&m->scratch, EGM_MAX_FRAME + EGM_FRAME_HEADER);
     size_t cluster_size = strnlen(options->cluster, sizeof m->cluster);
     m->window_bytes = egm_alloc((size_t)EGM_FIND_WINDOW * EGM_MAX_KEY);
-    int r = m->window_bytes ? egm_directory_init(&m->directory, io->random(io->arg)) : -ENOMEM;
+    int r = m->window_bytes ? egm_directory_init(&m->directory, io->random(io->arg), &io->blocks)
+                            : -ENOMEM;
     if (r == 0) {
-        r = egm_index_init(&m->session_index, 0);
+        r = egm_index_init(&m->session_index, 0, /*pieces=*/NULL);
     }
     if (r == 0 && cluster_size == sizeof m->cluster) {
         r = EGM_E_INVALID;

@@ -24,6 +24,7 @@
 
 #include "base/buf.h"
 #include "base/limits.h"
+#include "base/pieces.h"
 
 #include "wire/messages.h"
 
@@ -47,6 +48,9 @@ struct egm_master_io {
     void (*regex_free)(void *arg, void *regex);
     uint64_t (*random)(void *arg);
     void *arg;
+    /* Memory of the tables, in blocks; used until egm_master_destroy. Without get: from base/alloc.
+     */
+    struct egm_block_source blocks;
 };
 
 struct egm_master_options {

@@ -32,7 +32,7 @@ static uint32_t tenant_of(const char *name)
 
 START_TEST(key_is_found_in_its_own_tenant_only)
 {
-    ck_assert_int_eq(egm_directory_init(&d, 7), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 7, NULL), 0);
     uint32_t one = tenant_of("one");
     uint32_t two = tenant_of("two");
     ck_assert_uint_ne(one, two);
@@ -56,7 +56,7 @@ START_TEST(many_objects_are_found_by_key_window_and_generation)
     enum {
         COUNT = 20000
     };
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     uint32_t tenant = tenant_of("t");
     char key[32];
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -90,7 +90,7 @@ END_TEST
 
 START_TEST(freed_slots_are_used_again_and_forget_their_past)
 {
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     uint32_t tenant = tenant_of("t");
     uint32_t id = add(tenant, "a", 3);
     ck_assert_int_eq(egm_directory_set_generation(&d, id, 9), 0);
@@ -108,7 +108,7 @@ END_TEST
 
 START_TEST(groups_keep_their_members_and_go_with_the_last)
 {
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     uint32_t one = tenant_of("one");
     uint32_t two = tenant_of("two");
     uint32_t a = add(one, "a", 1);
@@ -140,7 +140,7 @@ static int fill(void *ctx)
     struct egm_directory x;
     uint32_t tenant;
     uint32_t id;
-    int r = egm_directory_init(&x, 3);
+    int r = egm_directory_init(&x, 3, NULL);
     if (r < 0) {
         return r;
     }

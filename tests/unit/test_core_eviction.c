@@ -108,7 +108,7 @@ static double our_rate(uint32_t (*trace)(uint32_t), uint32_t steps)
     struct egm_directory d;
     struct egm_eviction e;
     uint32_t tenant;
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     ck_assert_int_eq(egm_directory_tenant(&d, egm_bytes_of("t", 1), &tenant), 0);
     ck_assert_int_eq(egm_eviction_init(&e, CAPACITY), 0);
     for (uint32_t i = 0; i < KEYS; i++) {
@@ -184,7 +184,7 @@ START_TEST(deferred_object_does_not_come_up_at_once)
     struct egm_eviction e;
     uint32_t tenant;
     uint32_t ids[3];
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     ck_assert_int_eq(egm_directory_tenant(&d, egm_bytes_of("t", 1), &tenant), 0);
     ck_assert_int_eq(egm_eviction_init(&e, 4), 0);
     for (uint32_t i = 0; i < 3; i++) {
@@ -211,7 +211,7 @@ START_TEST(ghosts_survive_any_order_of_forgetting)
     struct egm_directory d;
     struct egm_eviction e;
     uint32_t tenant;
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     ck_assert_int_eq(egm_directory_tenant(&d, egm_bytes_of("t", 1), &tenant), 0);
     ck_assert_int_eq(egm_eviction_init(&e, 64), 0);
     for (uint32_t i = 0; i < 5000; i++) {
