@@ -4,7 +4,7 @@
  * accepting; connections.c: frames; admin.c: the HTTP thread and its jobs; pages.c: their texts.
  *
  * Threads: the loop thread owns everything here but struct egm_admin's marked fields. The HTTP
- * thread only posts jobs.
+ * thread only posts jobs. A third thread gets memory ready for the core's tables (os/pages.h).
  *
  * The turn. libuv's callbacks note what may be done and do nothing else; all work happens once per
  * iteration in the check phase, right after polling:
@@ -30,6 +30,7 @@
 #include "master/admin.h"
 #include "master/master_daemon.h"
 #include "master/turns.h"
+#include "os/pages.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -76,6 +77,7 @@ struct egm_listener {
 
 struct egm_master_daemon {
     struct egm_master *core;
+    struct egm_pages *pages; /* memory of the core's tables */
     struct egm_master_daemon_options options;
     char rpc_address[EGM_ADDRESS_TEXT];
     char unix_address[EGM_UNIX_ADDRESS_TEXT];
