@@ -152,7 +152,7 @@ static void give_slot(struct egm_directory *d, uint32_t id)
     d->free_first = id;
 }
 
-int egm_directory_new(struct egm_directory *d, uint32_t tenant, struct egm_bytes key,
+int egm_directory_new(struct egm_directory *d, uint32_t tenant, uint64_t hash, struct egm_bytes key,
                       uint32_t replica_count, uint32_t *ret_id)
 {
     const uint8_t *copy = egm_key_heap_put(&d->keys, key.data, key.size);
@@ -168,7 +168,7 @@ int egm_directory_new(struct egm_directory *d, uint32_t tenant, struct egm_bytes
         return r;
     }
     struct egm_object *o = egm_object_at(d, id);
-    *o = (struct egm_object){.hash = egm_directory_hash(d, tenant, key),
+    *o = (struct egm_object){.hash = hash,
                              .key = copy,
                              .key_size = (uint16_t)key.size,
                              .replica_count = (uint8_t)replica_count,
@@ -276,6 +276,14 @@ uint32_t egm_directory_find(const struct egm_directory *d, uint32_t tenant, uint
     return NONE;
 }
 
+static void prefetch_object(const struct egm_directory *d, uint32_t id)
+{
+    const char *object = (const char *)egm_object_at(d, id);
+    for (size_t at = 0; at < sizeof(struct egm_object); at += 64) {
+        __builtin_prefetch(object + at);
+    }
+}
+
 void egm_directory_find_many(const struct egm_directory *d, uint32_t tenant,
                              const struct egm_bytes *keys, uint32_t count, uint64_t *ret_hashes,
                              uint32_t *ret_ids)
@@ -289,10 +297,7 @@ void egm_directory_find_many(const struct egm_directory *d, uint32_t tenant,
     for (uint32_t i = 0; i < count; i++) {
         egm_index_find(&d->by_key, ret_hashes[i], &iters[i]);
         if (egm_index_next(&iters[i], &ret_ids[i])) {
-            const char *object = (const char *)egm_object_at(d, ret_ids[i]);
-            for (size_t at = 0; at < sizeof(struct egm_object); at += 64) {
-                __builtin_prefetch(object + at);
-            }
+            prefetch_object(d, ret_ids[i]);
         } else {
             ret_ids[i] = NONE;
         }
@@ -326,6 +331,36 @@ uint32_t egm_directory_find_generation(const struct egm_directory *d, uint64_t g
         }
     }
     return NONE;
+}
+
+void egm_directory_prefetch_new(const struct egm_directory *d, uint64_t hash, uint64_t generation)
+{
+    egm_index_prefetch(&d->by_key, hash);
+    egm_index_prefetch(&d->by_generation, generation_hash(generation));
+}
+
+void egm_directory_prefetch_many(const struct egm_directory *d, const uint64_t *generations,
+                                 uint32_t count)
+{
+    EGM_ASSERT(count <= EGM_FIND_WINDOW);
+    uint32_t ids[EGM_FIND_WINDOW];
+    for (uint32_t i = 0; i < count; i++) {
+        egm_index_prefetch(&d->by_generation, generation_hash(generations[i]));
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct egm_index_iter iter;
+        egm_index_find(&d->by_generation, generation_hash(generations[i]), &iter);
+        if (egm_index_next(&iter, &ids[i])) { /* the first candidate is nearly always the one */
+            prefetch_object(d, ids[i]);
+        } else {
+            ids[i] = NONE;
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (ids[i] != NONE) {
+            egm_index_prefetch(&d->by_key, egm_object_at(d, ids[i])->hash);
+        }
+    }
 }
 
 /* ---- groups ---- */

@@ -157,8 +157,9 @@ uint64_t egm_directory_hash(const struct egm_directory *d, uint32_t tenant, stru
 
 /* A new object in state FREE with a copy of the key and room for its replicas (zeroed). In no index
  * yet. */
-EGM_MUST_CHECK int egm_directory_new(struct egm_directory *d, uint32_t tenant, struct egm_bytes key,
-                                     uint32_t replica_count, uint32_t *ret_id);
+EGM_MUST_CHECK int egm_directory_new(struct egm_directory *d, uint32_t tenant, uint64_t hash,
+                                     struct egm_bytes key, uint32_t replica_count,
+                                     uint32_t *ret_id);
 EGM_MUST_CHECK int egm_directory_set_generation(struct egm_directory *d, uint32_t id,
                                                 uint64_t generation);
 /* Back to the slab, out of the generation index and its group. Pre: in no queue and not in the key
@@ -176,6 +177,13 @@ void egm_directory_find_many(const struct egm_directory *d, uint32_t tenant,
                              const struct egm_bytes *keys, uint32_t count, uint64_t *ret_hashes,
                              uint32_t *ret_ids);
 uint32_t egm_directory_find_generation(const struct egm_directory *d, uint64_t generation);
+
+/* Starts loading what adding an object of that hash and generation will touch. */
+void egm_directory_prefetch_new(const struct egm_directory *d, uint64_t hash, uint64_t generation);
+/* Loads the objects of up to EGM_FIND_WINDOW generations, and starts loading what sealing them will
+ * touch. */
+void egm_directory_prefetch_many(const struct egm_directory *d, const uint64_t *generations,
+                                 uint32_t count);
 
 /* Joins the object to the group of that name (made on first use). */
 EGM_MUST_CHECK int egm_directory_join_group(struct egm_directory *d, uint32_t id,

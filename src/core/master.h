@@ -6,7 +6,7 @@
  * or went, a frame came, time passed. The core answers by calling io->send and io->close; nothing
  * else leaves it. It never waits: a request that cannot be finished now (memory is on its way, a
  * provider has to record a removal) is parked and answered later; one that has many keys gives way
- * every 512 of them. After a burst of events the shell calls egm_master_run until it
+ * every 256 of them. After a burst of events the shell calls egm_master_run until it
  * returns false, then egm_master_flush once, so that everything for one provider leaves as one
  * batch.
  *

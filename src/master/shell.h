@@ -14,7 +14,7 @@
  * T1  A turn serves connections round robin until TURN_BUDGET_NS is spent; who was not served stays
  *     at the front. Nobody starves, and no peer makes a turn long with many small frames.
  * T2  The core goes on with parked requests once per turn, and not in a turn that serving has used
- *     up (then it comes first in the next one), so that two windows of 1,024 keys never share one.
+ *     up (then it comes first in the next one), so that two windows of 256 keys never share one.
  * T3  The core's clock ticks only behind input: after a gap of more than STALL_NS the turn polls
  *     once more, reads all that is there, and only then lets the core judge who was silent (B49).
  * T4  While there is work left the idle handle runs, which makes the next poll return at once.

@@ -14,7 +14,9 @@ static struct egm_bytes text(const char *s)
 static uint32_t add(uint32_t tenant, const char *key, uint32_t replicas)
 {
     uint32_t id;
-    ck_assert_int_eq(egm_directory_new(&d, tenant, text(key), replicas, &id), 0);
+    ck_assert_int_eq(egm_directory_new(&d, tenant, egm_directory_hash(&d, tenant, text(key)),
+                                       text(key), replicas, &id),
+                     0);
     return id;
 }
 
@@ -147,7 +149,8 @@ static int fill(void *ctx)
     r = egm_directory_tenant(&x, text("t"), &tenant);
     for (uint32_t i = 0; r == 0 && i < 20; i++) {
         char key[8] = {'k', (char)('a' + i)};
-        r = egm_directory_new(&x, tenant, text(key), 1 + i % 3, &id);
+        r = egm_directory_new(&x, tenant, egm_directory_hash(&x, tenant, text(key)), text(key),
+                              1 + i % 3, &id);
         r = r == 0 ? egm_directory_set_generation(&x, id, i + 1) : r;
         r = r == 0 ? egm_directory_add_key(&x, id) : r;
         r = r == 0 ? egm_directory_join_group(&x, id, text(i % 2 ? "g" : key)) : r;
