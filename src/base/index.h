@@ -15,7 +15,7 @@
  *     }
  *
  * How it works is told in index.c. What matters to a user:
- * - No call does work proportional to the number of entries: growth moves at most 8 entries per
+ * - No call does work proportional to the number of entries: growth moves at most 32 entries per
  *   insert or remove, and tables consist of 64 KiB chunks that are allocated when first written and
  *   freed when emptied.
  * - An entry takes 8 bytes, at a load of 41..81 %: 10 to 20 bytes of memory per entry, ~13 on
@@ -49,10 +49,11 @@ struct egm_index_table {
 };
 
 struct egm_index {
-    struct egm_index_table now_; /* receives all inserts */
+    struct egm_index_table now_;
     struct egm_index_table old_; /* being emptied while growing; chunks_ NULL otherwise */
     struct egm_pieces *pieces_;  /* where full chunks come from; NULL: base/alloc */
     uint32_t left_;              /* positions of old_ from this one on are empty */
+    uint32_t old_room_;          /* entries that old_ may still be given */
     uint32_t count_;             /* entries in both */
 };
 

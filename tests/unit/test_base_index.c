@@ -171,11 +171,22 @@ START_TEST(equal_pairs_are_counted)
 }
 END_TEST
 
-START_TEST(no_step_moves_more_than_eight_entries)
+static uint32_t chunk_count(const struct egm_index_table *t)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < UINT32_C(1) << (t->bits_ - t->chunk_bits_); i++) {
+        count += t->chunks_[i] != NULL;
+    }
+    return count;
+}
+
+START_TEST(growth_moves_few_entries_and_gets_few_chunks_a_step)
 {
     struct egm_index ix;
     uint32_t now_before = 0;
     uint32_t growth_count = 0;
+    uint32_t since_growth = 0;
 
     EXPECT(egm_index_init(&ix, 0, /*pieces=*/NULL) == 0);
     for (uint32_t i = 0; i < 200000; i++) {
@@ -184,13 +195,18 @@ START_TEST(no_step_moves_more_than_eight_entries)
 
         EXPECT(egm_index_insert(&ix, mixed_hash(i), i) == 0);
         if (was_growing && ix.old_.chunks_) {
-            EXPECT(left_before - ix.left_ <= 8);
+            EXPECT(left_before - ix.left_ <= 32);
         }
         if (ix.now_.bits_ != now_before) {
             /* X3: the table before was emptied in time */
             growth_count++;
             now_before = ix.now_.bits_;
+            since_growth = 0;
         }
+        if (ix.old_.chunks_) {
+            EXPECT(chunk_count(&ix.now_) <= 2 + since_growth / 128);
+        }
+        since_growth++;
         egm_index_prefetch(&ix, mixed_hash(i));
     }
     EXPECT(growth_count == 15); /* 16 positions to 2^18, the first counts too */
@@ -272,5 +288,6 @@ END_TEST
 EGM_TEST_MAIN("base_index", small_index_agrees_with_the_model_at_every_step,
               runs_over_the_tables_end_agree_with_the_model, large_index_agrees_with_the_model,
               wrapping_hash_really_wraps, equal_hashes_are_all_offered, equal_pairs_are_counted,
-              no_step_moves_more_than_eight_entries, capacity_given_at_start_needs_no_growth,
-              memory_per_entry_stays_low, every_failed_allocation_leaves_a_whole_index)
+              growth_moves_few_entries_and_gets_few_chunks_a_step,
+              capacity_given_at_start_needs_no_growth, memory_per_entry_stays_low,
+              every_failed_allocation_leaves_a_whole_index)
