@@ -2,18 +2,23 @@
 /* How fast is the master core alone? One scripted provider and one scripted requester drive it
  * with frames, without sockets.
  *
- *   bench_master [objects] [rounds]          defaults 1000000, 15
+ *   bench_master [objects] [rounds] [small]          defaults 1000000, 15
+ *
+ * small: tables from malloc instead of the daemon's blocks of huge pages.
  *
  * Times are CPU time of the one thread, so that a busy machine disturbs less. Prints JSON:
  * look-ups per second of EXIST in frames of 8,192 keys over random keys (half of them present),
- * the longest turn of the loop while one frame of 65,536 keys is served (I: at most 300 us), bytes
- * of memory per object besides its key, and puts per second (PUT_START and PUT_END of 256 keys). */
+ * the turns of the loop while one frame of 65,536 keys is served: the longest (at most 300 us) and
+ * the median one; bytes of memory per object besides its key (blocks and malloc'd); and what the
+ * core takes for a put (PUT_START and PUT_END of 256 keys, records): the mean has the page faults
+ * of growth in it, the median over the batches has not. */
 #include "core/master.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
 
+#include "os/pages.h"
 #include "wire/keys.h"
 
 #include <malloc.h>
@@ -33,6 +38,12 @@ static uint64_t generations[PUT_KEYS];
 static uint32_t granted;
 static uint64_t answered;
 static uint64_t received_ns; /* what the last egm_master_receive took */
+static uint64_t put_ns, longest_put_ns;
+static uint64_t batch_ns[65536]; /* of the latest batches */
+static uint32_t batch_count;
+static uint64_t records_sequence; /* of the last RECORDS not yet answered; 0: none */
+static struct egm_block_source pages;
+static size_t block_bytes;
 static uint64_t random_state = 88172645463325252u;
 
 static uint64_t next_random(void *arg)
@@ -49,6 +60,27 @@ static uint64_t clock_ns(void)
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void *get_block(void *arg, size_t size)
+{
+    (void)arg;
+    void *block = pages.get(pages.arg, size);
+    block_bytes += block ? size : 0;
+    return block;
+}
+
+static void put_block(void *arg, void *block, size_t size)
+{
+    (void)arg;
+    block_bytes -= size;
+    pages.put(pages.arg, block, size);
+}
+
+static size_t used_bytes(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd + block_bytes;
 }
 
 /* A key as vLLM makes it: a long shared head, a hash at the end. */
@@ -107,6 +139,9 @@ static void on_send(void *arg, uint32_t peer, const void *data, size_t size)
     if (frame.type == EGM_MSG_PUT_START_REPLY) {
         take_grants(&cursor);
     }
+    if (frame.type == EGM_MSG_RECORDS) {
+        records_sequence = frame.request;
+    }
 }
 
 /* Hands the frame in `buf` to the core, as the daemon does, and empties buf. */
@@ -162,8 +197,15 @@ static void join(struct egm_buf *buf, uint64_t size)
     deliver(PROVIDER_PEER, buf, begin);
 }
 
+static void count_put(void)
+{
+    put_ns += received_ns;
+    longest_put_ns = egm_max_u64(longest_put_ns, received_ns);
+}
+
 static void put_batch(struct egm_buf *buf, uint64_t first)
 {
+    uint64_t before_ns = put_ns;
     static char keys[PUT_KEYS][KEY_SIZE + 1];
     size_t begin = egm_frame_begin(buf, EGM_MSG_PUT_START, 1);
     egm_put_put_start(buf, &(struct egm_put_start){
@@ -177,6 +219,7 @@ static void put_batch(struct egm_buf *buf, uint64_t first)
         egm_ignore(egm_put_key(&writer, buf, keys[i], KEY_SIZE), "a well-formed key");
     }
     deliver(REQUESTER_PEER, buf, begin);
+    count_put();
     if (granted != PUT_KEYS) {
         fprintf(stderr, "only %u of %u keys were granted\n", granted, PUT_KEYS);
         exit(1);
@@ -187,15 +230,36 @@ static void put_batch(struct egm_buf *buf, uint64_t first)
         egm_put_ended(buf, &(struct egm_ended){.generation = generations[i]});
     }
     deliver(REQUESTER_PEER, buf, begin);
-    egm_master_flush(master, clock_ns());
+    count_put();
+    uint64_t start = clock_ns();
+    egm_master_flush(master, start);
+    put_ns += clock_ns() - start;
+    if (records_sequence) {
+        begin = egm_frame_begin(buf, EGM_MSG_RECORDS_REPLY, records_sequence);
+        egm_put_records_reply(buf, &(struct egm_records_reply){.sequence = records_sequence});
+        records_sequence = 0;
+        deliver(PROVIDER_PEER, buf, begin);
+        put_ns += received_ns;
+    }
+    batch_ns[batch_count++ % EGM_COUNT_OF(batch_ns)] = put_ns - before_ns;
     begin = egm_frame_begin(buf, EGM_MSG_LEASE_REPLY, 0);
     egm_put_lease_reply(buf, &(struct egm_lease_reply){.term = 1});
     deliver(PROVIDER_PEER, buf, begin);
 }
 
-/* One EXIST of `count` random keys; returns its seconds, and the longest turn. */
-static double exist(struct egm_buf *buf, uint64_t objects, uint32_t count, uint64_t *ret_longest_ns)
+static int by_number(const void *a, const void *b)
 {
+    uint64_t x = *(const uint64_t *)a;
+    uint64_t y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* One EXIST of `count` random keys; returns its seconds, the longest turn and the median one. */
+static double exist(struct egm_buf *buf, uint64_t objects, uint32_t count, uint64_t *ret_longest_ns,
+                    uint64_t *ret_median_ns)
+{
+    static uint64_t turns[1024];
+    uint32_t turn_count = 0;
     char key[2][KEY_SIZE + 1];
     size_t begin = egm_frame_begin(buf, EGM_MSG_EXIST, 1);
     egm_put_exist(buf, &(struct egm_exist){.session = SESSION, .key_count = count});
@@ -206,16 +270,19 @@ static double exist(struct egm_buf *buf, uint64_t objects, uint32_t count, uint6
     }
     uint64_t before = answered;
     deliver(REQUESTER_PEER, buf, begin);
-    uint64_t longest = received_ns;
     uint64_t sum = received_ns;
+    turns[turn_count++] = received_ns;
     while (answered == before) {
         uint64_t start = clock_ns();
         egm_master_run(master, start);
         uint64_t turn = clock_ns() - start;
-        longest = egm_max_u64(longest, turn);
+        turns[turn_count++ % EGM_COUNT_OF(turns)] = turn;
         sum += turn;
     }
-    *ret_longest_ns = longest;
+    turn_count = (uint32_t)egm_min_u64(turn_count, EGM_COUNT_OF(turns));
+    qsort(turns, turn_count, sizeof turns[0], by_number);
+    *ret_longest_ns = turns[turn_count - 1];
+    *ret_median_ns = turns[turn_count / 2];
     return (double)sum * 1e-9;
 }
 
@@ -226,40 +293,54 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static double median_put_ns(void)
+{
+    uint32_t count = (uint32_t)egm_min_u64(batch_count, EGM_COUNT_OF(batch_ns));
+    qsort(batch_ns, count, sizeof batch_ns[0], by_number);
+    return (double)batch_ns[count / 2] / PUT_KEYS;
+}
+
 int main(int argc, char **argv)
 {
     uint64_t objects = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
     uint32_t rounds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 15;
     objects = egm_align_down(egm_max_u64(objects, PUT_KEYS), PUT_KEYS);
+    bool is_small = argc > 3 && strcmp(argv[3], "small") == 0;
     rounds = rounds == 0 || rounds > 1000 ? 15 : rounds;
     struct egm_master_options options = egm_master_defaults();
     options.instance = 1;
     options.segment_lease_ms = 3600000;
     options.session_ttl_ms = 3600000;
     struct egm_master_io io = {.send = on_send, .close = on_close, .random = next_random};
+    struct egm_pages *helper;
+    if (egm_pages_create(&helper) < 0) {
+        return 1;
+    }
+    pages = egm_pages_source(helper);
+    if (!is_small) {
+        io.blocks = (struct egm_block_source){.get = get_block, .put = put_block};
+    }
     if (egm_master_create(&options, &io, &master) < 0) {
         return 1;
     }
     struct egm_buf buf;
     egm_buf_init(&buf, 64u << 20);
     join(&buf, (objects / 16 + 1024) * 65536 * 2);
-    size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
-    uint64_t start = clock_ns();
+    size_t before = used_bytes();
     for (uint64_t first = 0; first < objects; first += PUT_KEYS) {
         put_batch(&buf, first);
     }
-    double put_s = (double)(clock_ns() - start) * 1e-9;
-    double per_object =
-        (double)(mallinfo2().uordblks + mallinfo2().hblkhd - before) / (double)objects;
+    double per_object = (double)(used_bytes() - before) / (double)objects;
     double times[1000];
     uint64_t longest;
+    uint64_t median;
     for (uint32_t i = 0; i < rounds; i++) {
-        times[i] = exist(&buf, objects, 8192, &longest);
+        times[i] = exist(&buf, objects, 8192, &longest, &median);
     }
     qsort(times, rounds, sizeof times[0], by_value);
     uint64_t longest_turns[1000];
     for (uint32_t i = 0; i < rounds; i++) {
-        (void)exist(&buf, objects, 65536, &longest_turns[i]);
+        (void)exist(&buf, objects, 65536, &longest_turns[i], &median);
     }
     uint64_t worst = 0;
     uint64_t sum = 0;
@@ -267,14 +348,18 @@ int main(int argc, char **argv)
         worst = egm_max_u64(worst, longest_turns[i]);
         sum += longest_turns[i];
     }
+    qsort(longest_turns, rounds, sizeof longest_turns[0], by_number);
     printf("{\"objects\": %llu, \"lookups_per_s\": %.0f, \"ns_per_key\": %.0f, "
            "\"longest_turn_us_worst\": %.0f, "
-           "\"longest_turn_us_mean\": %.0f, \"bytes_per_object_without_key\": %.0f, "
-           "\"puts_per_s\": %.0f}\n",
+           "\"longest_turn_us_mean\": %.0f, \"longest_turn_us_median\": %.0f, "
+           "\"median_turn_us\": %.0f, \"bytes_per_object_without_key\": %.0f, "
+           "\"put_ns_mean\": %.0f, \"put_ns_median\": %.0f, \"longest_put_frame_us\": %.0f}\n",
            (unsigned long long)objects, 8192 / times[rounds / 2], times[rounds / 2] / 8192 * 1e9,
-           (double)worst / 1000, (double)sum / rounds / 1000, per_object - KEY_SIZE,
-           (double)objects / put_s);
+           (double)worst / 1000, (double)sum / rounds / 1000,
+           (double)longest_turns[rounds / 2] / 1000, (double)median / 1000, per_object - KEY_SIZE,
+           (double)put_ns / (double)objects, median_put_ns(), (double)longest_put_ns / 1000);
     egm_buf_release(&buf);
     egm_master_destroy(master);
+    egm_pages_destroy(helper);
     return 0;
 }

@@ -55,6 +55,16 @@ void *egm_calloc(size_t n, size_t size)
     return must_fail() ? NULL : (n > 0 && size > 0 ? calloc(n, size) : calloc(1, 1));
 }
 
+void *egm_alloc_aligned(size_t alignment, size_t size)
+{
+    return must_fail() ? NULL : aligned_alloc(alignment, size);
+}
+
+bool egm_alloc_admits(void)
+{
+    return !must_fail();
+}
+
 void *egm_realloc(void *p, size_t size)
 {
     return must_fail() ? NULL : realloc(p, size > 0 ? size : 1);

@@ -25,6 +25,15 @@ __attribute__((malloc, alloc_size(1), warn_unused_result)) void *egm_alloc(size_
 __attribute__((malloc, alloc_size(1, 2), warn_unused_result)) void *egm_calloc(size_t n,
                                                                                size_t size);
 
+/* `size` uninitialised bytes at a multiple of `alignment`, or NULL. Pre: alignment is a power of
+ * two and size a multiple of it. */
+__attribute__((malloc, alloc_align(1), alloc_size(2), warn_unused_result)) void *egm_alloc_aligned(
+    size_t alignment, size_t size);
+
+/* For allocators that cut up memory of their own: counts one allocation there. False: it is the one
+ * that the armed countdown makes fail. */
+bool egm_alloc_admits(void);
+
 /* Grows or shrinks p (NULL: allocates). On NULL the old block is untouched and still owned by the
  * caller. */
 __attribute__((alloc_size(2), warn_unused_result)) void *egm_realloc(void *p, size_t size);

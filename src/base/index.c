@@ -18,19 +18,28 @@
  * ~15 positions expected at the highest load.
  *
  * Growth. When an insert would pass 13/16 of the positions, the table becomes `old` and an empty
- * one of twice the size becomes `now`. Every insert and remove then looks at 8 positions of `old`,
- * from position 0 upwards, and moves what it finds. Look-ups walk both. X2: positions of `old`
- * below moved_ are empty. An entry is taken out by the removal above, so X1 holds in `old` at every
- * moment; what the removal pulls into the position is moved next, before moved_ passes it. X3:
- * `old` is empty long before `now` is full: emptying N positions with at most 13/16 N entries takes
- * at most 29/16 N looks = 29/128 N calls, and `now` has room for 13/16 N further inserts. X4: every
- * entry is in exactly one table; only `now` gets new ones.
+ * one of twice the size becomes `now`. Every insert and remove then looks at 32 positions of `old`,
+ * from the last one downwards, and moves what it finds. Look-ups walk both. X2: positions of `old`
+ * from left_ on are empty. An entry is taken out by the removal above, so X1 holds in `old` at
+ * every moment. Downwards, the position behind the entry is empty already, so that there is nothing
+ * to close; upwards, each removal would walk the rest of its run. Only the run that wraps around
+ * takes more: what is pulled into its positions is moved next, before left_ passes them. X3:
+ * `old` is empty long before `now` is full: emptying N positions with at most 14/16 N entries takes
+ * at most 30/16 N looks = 30/512 N calls, and `now` has room for 13/16 N further inserts. X4: every
+ * entry is in exactly one table.
+ *
+ * New entries go into `old` while their home there is below left_ and into `now` otherwise. So
+ * `now` fills from its end like a tape: one chunk per ~130 calls. If it got new entries everywhere
+ * from the beginning, the first few hundred inserts would need all of its chunks at once: 16 MiB
+ * for a million entries, milliseconds in one turn of a loop. `old` takes N/16 of them at most
+ * (old_room_), more than X3's number of calls, so it always keeps an empty position.
  *
  * Chunks. A table is an array of pointers to chunks of 8,192 positions (64 KiB; small tables have
  * one smaller chunk). A chunk is allocated, zeroed, when it is first written, and a chunk of `old`
- * is freed when moved_ leaves it. So no call allocates, clears or frees more than a few chunks,
- * however large the table; one big array would cost a millisecond of page faults or munmap at some
- * unlucky insert. A NULL chunk reads as empty.
+ * is freed when left_ leaves it; a full one is a piece of the user's heap of pieces, if given. So
+ * no call allocates, clears or frees more than a few chunks, however large the table; one big array
+ * would cost a millisecond of page faults or munmap at some unlucky insert. A NULL chunk reads as
+ * empty.
  *
  * Memory failure. An insert that gets no chunk fails and leaves its table as it was. Moving an
  * entry that gets no chunk stops the move; it is tried again at the next call. If that goes on
@@ -45,6 +54,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/checked.h"
+#include "base/pieces.h"
 
 #include <errno.h>
 #include <string.h>
@@ -52,9 +62,11 @@
 #define MIN_BITS 4u        /* the smallest table: 128 bytes */
 #define MAX_BITS 31u       /* positions are uint32_t, and position + 1 must not wrap */
 #define MAX_CHUNK_BITS 13u /* 8,192 positions = 64 KiB */
-#define MOVE_STEPS 8u      /* positions of old_ looked at per call; X3 needs at least 3 */
+#define MOVE_STEPS 32u     /* positions of old_ looked at per call; X3 and old_room_ need 30 */
 
 static_assert(sizeof(struct egm_index_entry) == 8, "memory per entry is promised");
+static_assert(sizeof(struct egm_index_entry) << MAX_CHUNK_BITS == EGM_PIECE_SIZE,
+              "a full chunk is a piece");
 
 static uint32_t mask_of(const struct egm_index_table *t)
 {
@@ -110,21 +122,39 @@ static int table_create(struct egm_index_table *ret_table, uint32_t bits)
     return 0;
 }
 
-static void table_release(struct egm_index_table *t)
+static struct egm_index_entry *chunk_create(struct egm_index *ix, uint32_t chunk_bits)
+{
+    if (ix->pieces_ && chunk_bits == MAX_CHUNK_BITS) {
+        return egm_pieces_get(ix->pieces_);
+    }
+    return egm_calloc((size_t)1 << chunk_bits, sizeof(struct egm_index_entry));
+}
+
+static void chunk_destroy(struct egm_index *ix, uint32_t chunk_bits, struct egm_index_entry *chunk)
+{
+    if (ix->pieces_ && chunk_bits == MAX_CHUNK_BITS) {
+        egm_pieces_put(ix->pieces_, chunk);
+    } else {
+        egm_free(chunk);
+    }
+}
+
+static void table_release(struct egm_index *ix, struct egm_index_table *t)
 {
     if (t->chunks_) {
         for (size_t i = 0; i < (size_t)1 << (t->bits_ - t->chunk_bits_); i++) {
-            egm_free(t->chunks_[i]);
+            chunk_destroy(ix, t->chunk_bits_, t->chunks_[i]);
         }
         egm_free(t->chunks_);
     }
     *t = (struct egm_index_table){0};
 }
 
-/* Places an entry at the first empty position from its home on. The caller has seen to it that
- * there is one. */
-static int table_add(struct egm_index_table *t, struct egm_index_entry entry)
+/* Places an entry of `now` at the first empty position from its home on. The caller has seen to it
+ * that there is one. */
+static int table_add(struct egm_index *ix, struct egm_index_entry entry)
 {
+    struct egm_index_table *t = &ix->now_;
     uint32_t position = home_of(t, entry.tag_);
     struct egm_index_entry *chunk;
 
@@ -133,7 +163,7 @@ static int table_add(struct egm_index_table *t, struct egm_index_entry entry)
     }
     chunk = chunk_at(t, position);
     if (!chunk) {
-        chunk = egm_calloc((size_t)1 << t->chunk_bits_, sizeof(*chunk));
+        chunk = chunk_create(ix, t->chunk_bits_);
         if (!chunk) {
             return -ENOMEM;
         }
@@ -188,22 +218,21 @@ static bool table_remove(struct egm_index_table *t, struct egm_index_entry wante
     }
 }
 
-/* moved_ goes one position further; frees the chunk that it leaves, and the table at its end. */
-static void advance_moved(struct egm_index *ix)
+/* left_ goes one position down; frees the chunk that it leaves, and the table at its end. */
+static void advance(struct egm_index *ix)
 {
     struct egm_index_table *old = &ix->old_;
 
-    ix->moved_++;
-    if (offset_in_chunk(old, ix->moved_) == 0) {
-        uint32_t chunk_index = (ix->moved_ - 1) >> old->chunk_bits_;
+    ix->left_--;
+    if (offset_in_chunk(old, ix->left_) == 0) {
+        uint32_t chunk_index = ix->left_ >> old->chunk_bits_;
 
-        egm_free(old->chunks_[chunk_index]);
+        chunk_destroy(ix, old->chunk_bits_, old->chunks_[chunk_index]);
         old->chunks_[chunk_index] = NULL;
     }
-    if (ix->moved_ > mask_of(old)) {
+    if (ix->left_ == 0) {
         egm_free(old->chunks_);
         *old = (struct egm_index_table){0};
-        ix->moved_ = 0;
     }
 }
 
@@ -211,17 +240,40 @@ static void advance_moved(struct egm_index *ix)
 static void move_some(struct egm_index *ix)
 {
     for (uint32_t i = 0; i < MOVE_STEPS && ix->old_.chunks_; i++) {
-        struct egm_index_entry entry = entry_at(&ix->old_, ix->moved_);
+        struct egm_index_entry entry = entry_at(&ix->old_, ix->left_ - 1);
 
         if (entry.slot_plus1_ == 0) {
-            advance_moved(ix);
+            advance(ix);
             continue;
         }
-        if (table_add(&ix->now_, entry) < 0) {
+        if (table_add(ix, entry) < 0) {
             return;
         }
-        table_take_out(&ix->old_, ix->moved_); /* keeps X2 and X4 */
+        table_take_out(&ix->old_, ix->left_ - 1); /* keeps X2 and X4 */
     }
+}
+
+/* Places an entry in old_, if it belongs there still. */
+static bool add_to_old(struct egm_index *ix, struct egm_index_entry entry)
+{
+    struct egm_index_table *old = &ix->old_;
+
+    if (!old->chunks_ || ix->old_room_ == 0) {
+        return false;
+    }
+    for (uint32_t position = home_of(old, entry.tag_); position < ix->left_; position++) {
+        struct egm_index_entry *chunk = chunk_at(old, position);
+
+        if (!chunk) {
+            return false;
+        }
+        if (chunk[offset_in_chunk(old, position)].slot_plus1_ == 0) {
+            chunk[offset_in_chunk(old, position)] = entry;
+            ix->old_room_--;
+            return true;
+        }
+    }
+    return false; /* it would lie where X2 wants nothing */
 }
 
 /* Makes the table old_ and begins one of twice the size. */
@@ -242,11 +294,12 @@ static int begin_growth(struct egm_index *ix)
     }
     ix->old_ = ix->now_;
     ix->now_ = bigger;
-    ix->moved_ = 0;
+    ix->left_ = mask_of(&ix->old_) + 1;
+    ix->old_room_ = ix->left_ / 16;
     return 0;
 }
 
-int egm_index_init(struct egm_index *ix, size_t initial_capacity)
+int egm_index_init(struct egm_index *ix, size_t initial_capacity, struct egm_pieces *pieces)
 {
     struct egm_index_table table;
     uint32_t bits = MIN_BITS;
@@ -262,21 +315,23 @@ int egm_index_init(struct egm_index *ix, size_t initial_capacity)
     if (r < 0) {
         return r;
     }
-    *ix = (struct egm_index){.now_ = table};
+    *ix = (struct egm_index){.now_ = table, .pieces_ = pieces};
     return 0;
 }
 
 void egm_index_release(struct egm_index *ix)
 {
-    table_release(&ix->now_);
-    table_release(&ix->old_);
-    ix->moved_ = 0;
+    table_release(ix, &ix->now_);
+    table_release(ix, &ix->old_);
+    ix->pieces_ = NULL;
+    ix->left_ = 0;
     ix->count_ = 0;
 }
 
 int egm_index_insert(struct egm_index *ix, uint64_t hash, uint32_t slot)
 {
-    int r;
+    struct egm_index_entry entry = {.tag_ = tag_of(hash), .slot_plus1_ = slot + 1};
+    int r = 0;
 
     EGM_ASSERT(slot < UINT32_MAX);
     move_some(ix);
@@ -286,13 +341,11 @@ int egm_index_insert(struct egm_index *ix, uint64_t hash, uint32_t slot)
             return r;
         }
     }
-    r = table_add(&ix->now_,
-                  (struct egm_index_entry){.tag_ = tag_of(hash), .slot_plus1_ = slot + 1});
-    if (r < 0) {
-        return r;
+    if (!add_to_old(ix, entry)) {
+        r = table_add(ix, entry);
     }
-    ix->count_++;
-    return 0;
+    ix->count_ += r == 0;
+    return r;
 }
 
 bool egm_index_remove(struct egm_index *ix, uint64_t hash, uint32_t slot)
@@ -369,4 +422,20 @@ void egm_index_prefetch(const struct egm_index *ix, uint64_t hash)
 size_t egm_index_count(const struct egm_index *ix)
 {
     return ix->count_;
+}
+
+static size_t table_bytes(const struct egm_index_table *t)
+{
+    size_t chunk_count = t->chunks_ ? (size_t)1 << (t->bits_ - t->chunk_bits_) : 0;
+    size_t bytes = chunk_count * sizeof(*t->chunks_);
+
+    for (size_t i = 0; i < chunk_count; i++) {
+        bytes += t->chunks_[i] ? sizeof(struct egm_index_entry) << t->chunk_bits_ : 0;
+    }
+    return bytes;
+}
+
+size_t egm_index_bytes(const struct egm_index *ix)
+{
+    return table_bytes(&ix->now_) + table_bytes(&ix->old_);
 }

@@ -15,7 +15,7 @@
  *     }
  *
  * How it works is told in index.c. What matters to a user:
- * - No call does work proportional to the number of entries: growth moves at most 8 entries per
+ * - No call does work proportional to the number of entries: growth moves at most 32 entries per
  *   insert or remove, and tables consist of 64 KiB chunks that are allocated when first written and
  *   freed when emptied.
  * - An entry takes 8 bytes, at a load of 41..81 %: 10 to 20 bytes of memory per entry, ~13 on
@@ -35,6 +35,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct egm_pieces;
+
 struct egm_index_entry {
     uint32_t tag_;        /* mixed hash; its top bits are the home position */
     uint32_t slot_plus1_; /* 0 = empty */
@@ -47,9 +49,11 @@ struct egm_index_table {
 };
 
 struct egm_index {
-    struct egm_index_table now_; /* receives all inserts */
+    struct egm_index_table now_;
     struct egm_index_table old_; /* being emptied while growing; chunks_ NULL otherwise */
-    uint32_t moved_;             /* positions of old_ below this one are empty */
+    struct egm_pieces *pieces_;  /* where full chunks come from; NULL: base/alloc */
+    uint32_t left_;              /* positions of old_ from this one on are empty */
+    uint32_t old_room_;          /* entries that old_ may still be given */
     uint32_t count_;             /* entries in both */
 };
 
@@ -62,9 +66,11 @@ struct egm_index_iter {
 };
 
 /* An empty index that takes `initial_capacity` entries before it first grows (0: a small default).
- * Allocates only a few bytes per 8,192 entries now. 0, -ENOMEM, or EGM_E_LIMIT for a capacity
- * beyond the maximum. */
-EGM_MUST_CHECK int egm_index_init(struct egm_index *ix, size_t initial_capacity);
+ * Allocates only a few bytes per 8,192 entries now. `pieces` is borrowed until release: chunks of
+ * 64 KiB come from there; NULL: from base/alloc, as everything smaller does. 0, -ENOMEM, or
+ * EGM_E_LIMIT for a capacity beyond the maximum. */
+EGM_MUST_CHECK int egm_index_init(struct egm_index *ix, size_t initial_capacity,
+                                  struct egm_pieces *pieces);
 
 /* Frees everything; the struct is then like zeroed, and releasing again or a zeroed one is fine.
  * Visits all chunks. */
@@ -88,5 +94,8 @@ void egm_index_prefetch(const struct egm_index *ix, uint64_t hash);
 
 /* Number of entries. */
 size_t egm_index_count(const struct egm_index *ix);
+
+/* Bytes of its tables, chunks from `pieces` included. Visits all chunks. */
+size_t egm_index_bytes(const struct egm_index *ix);
 
 #endif

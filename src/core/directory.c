@@ -12,15 +12,20 @@
 
 #define NONE EGM_NO_OBJECT
 
-int egm_directory_init(struct egm_directory *d, uint64_t seed)
+int egm_directory_init(struct egm_directory *d, uint64_t seed,
+                       const struct egm_block_source *source)
 {
     *d = (struct egm_directory){.free_first = NONE, .group_free_first = NONE, .seed = seed};
-    int r = egm_index_init(&d->by_key, 0);
+    int r = egm_pieces_init(&d->pieces, source);
+    egm_key_heap_init(&d->keys, &d->pieces);
     if (r == 0) {
-        r = egm_index_init(&d->by_generation, 0);
+        r = egm_index_init(&d->by_key, 0, &d->pieces);
     }
     if (r == 0) {
-        r = egm_index_init(&d->by_group, 0);
+        r = egm_index_init(&d->by_generation, 0, &d->pieces);
+    }
+    if (r == 0) {
+        r = egm_index_init(&d->by_group, 0, &d->pieces);
     }
     if (r < 0) {
         egm_directory_release(d);
@@ -47,11 +52,10 @@ void egm_directory_release(struct egm_directory *d)
         struct egm_object *o = egm_object_at(d, id);
         if (o->key) {
             free_replicas(o);
-            egm_free((void *)o->key);
         }
     }
     for (uint32_t i = 0; i < d->chunk_count; i++) {
-        egm_free(d->chunks[i]);
+        egm_pieces_put(&d->pieces, d->chunks[i]);
     }
     for (uint32_t i = 0; i < d->tenant_count; i++) {
         egm_free(d->tenants[i].name);
@@ -65,6 +69,8 @@ void egm_directory_release(struct egm_directory *d)
     egm_index_release(&d->by_key);
     egm_index_release(&d->by_generation);
     egm_index_release(&d->by_group);
+    egm_key_heap_release(&d->keys);
+    egm_pieces_release(&d->pieces);
     *d = (struct egm_directory){.free_first = NONE, .group_free_first = NONE};
 }
 
@@ -100,6 +106,25 @@ uint64_t egm_directory_hash(const struct egm_directory *d, uint32_t tenant, stru
 }
 
 /* ---- the slab ---- */
+static int add_chunk(struct egm_directory *d)
+{
+    if (d->chunk_count == d->chunk_room) {
+        uint32_t room = d->chunk_room ? d->chunk_room * 2 : 16;
+        struct egm_object **grown = egm_realloc(d->chunks, room * sizeof *grown);
+        if (!grown) {
+            return -ENOMEM;
+        }
+        d->chunks = grown;
+        d->chunk_room = room;
+    }
+    d->chunks[d->chunk_count] = egm_pieces_get(&d->pieces);
+    if (!d->chunks[d->chunk_count]) {
+        return -ENOMEM;
+    }
+    d->chunk_count++;
+    return 0;
+}
+
 static int take_slot(struct egm_directory *d, uint32_t *ret_id)
 {
     if (d->free_first != NONE) {
@@ -111,16 +136,10 @@ static int take_slot(struct egm_directory *d, uint32_t *ret_id)
         if (d->slot_count >= EGM_MAX_OBJECTS) {
             return EGM_E_LIMIT;
         }
-        struct egm_object **grown = egm_realloc(d->chunks, (d->chunk_count + 1) * sizeof *grown);
-        if (!grown) {
-            return -ENOMEM;
+        int r = add_chunk(d);
+        if (r < 0) {
+            return r;
         }
-        d->chunks = grown;
-        d->chunks[d->chunk_count] = egm_calloc(EGM_OBJECT_CHUNK, sizeof **grown);
-        if (!d->chunks[d->chunk_count]) {
-            return -ENOMEM;
-        }
-        d->chunk_count++;
     }
     *ret_id = d->slot_count++;
     return 0;
@@ -133,22 +152,23 @@ static void give_slot(struct egm_directory *d, uint32_t id)
     d->free_first = id;
 }
 
-int egm_directory_new(struct egm_directory *d, uint32_t tenant, struct egm_bytes key,
+int egm_directory_new(struct egm_directory *d, uint32_t tenant, uint64_t hash, struct egm_bytes key,
                       uint32_t replica_count, uint32_t *ret_id)
 {
-    uint8_t *copy = egm_alloc(key.size);
+    const uint8_t *copy = egm_key_heap_put(&d->keys, key.data, key.size);
     struct egm_object_replica *many =
         replica_count > 1 ? egm_calloc(replica_count, sizeof *many) : NULL;
     uint32_t id;
     int r = copy && (many || replica_count <= 1) ? take_slot(d, &id) : -ENOMEM;
     if (r < 0) {
-        egm_free(copy);
+        if (copy) {
+            egm_key_heap_drop(&d->keys, copy, key.size);
+        }
         egm_free(many);
         return r;
     }
-    memcpy(copy, key.data, key.size);
     struct egm_object *o = egm_object_at(d, id);
-    *o = (struct egm_object){.hash = egm_directory_hash(d, tenant, key),
+    *o = (struct egm_object){.hash = hash,
                              .key = copy,
                              .key_size = (uint16_t)key.size,
                              .replica_count = (uint8_t)replica_count,
@@ -168,11 +188,12 @@ int egm_directory_new(struct egm_directory *d, uint32_t tenant, struct egm_bytes
     return 0;
 }
 
-/* Generations are consecutive numbers: spread them, since the index takes its position from the
- * high bits. */
+/* Generations are consecutive numbers. The index multiplies by 2^64 over the golden ratio, which
+ * spreads such numbers more evenly than chance would. Any mixing before it destroys that:
+ * multiplying by the same number here once gave runs of a hundred. */
 static uint64_t generation_hash(uint64_t generation)
 {
-    return generation * UINT64_C(0x9e3779b97f4a7c15);
+    return generation;
 }
 
 int egm_directory_set_generation(struct egm_directory *d, uint32_t id, uint64_t generation)
@@ -217,7 +238,7 @@ void egm_directory_free(struct egm_directory *d, uint32_t id)
         egm_index_remove(&d->by_generation, generation_hash(o->generation), id);
     }
     free_replicas(o);
-    egm_free((void *)o->key);
+    egm_key_heap_drop(&d->keys, o->key, o->key_size);
     give_slot(d, id);
     d->object_count--;
 }
@@ -255,6 +276,14 @@ uint32_t egm_directory_find(const struct egm_directory *d, uint32_t tenant, uint
     return NONE;
 }
 
+static void prefetch_object(const struct egm_directory *d, uint32_t id)
+{
+    const char *object = (const char *)egm_object_at(d, id);
+    for (size_t at = 0; at < sizeof(struct egm_object); at += 64) {
+        __builtin_prefetch(object + at);
+    }
+}
+
 void egm_directory_find_many(const struct egm_directory *d, uint32_t tenant,
                              const struct egm_bytes *keys, uint32_t count, uint64_t *ret_hashes,
                              uint32_t *ret_ids)
@@ -268,10 +297,7 @@ void egm_directory_find_many(const struct egm_directory *d, uint32_t tenant,
     for (uint32_t i = 0; i < count; i++) {
         egm_index_find(&d->by_key, ret_hashes[i], &iters[i]);
         if (egm_index_next(&iters[i], &ret_ids[i])) {
-            const char *object = (const char *)egm_object_at(d, ret_ids[i]);
-            for (size_t at = 0; at < sizeof(struct egm_object); at += 64) {
-                __builtin_prefetch(object + at);
-            }
+            prefetch_object(d, ret_ids[i]);
         } else {
             ret_ids[i] = NONE;
         }
@@ -305,6 +331,36 @@ uint32_t egm_directory_find_generation(const struct egm_directory *d, uint64_t g
         }
     }
     return NONE;
+}
+
+void egm_directory_prefetch_new(const struct egm_directory *d, uint64_t hash, uint64_t generation)
+{
+    egm_index_prefetch(&d->by_key, hash);
+    egm_index_prefetch(&d->by_generation, generation_hash(generation));
+}
+
+void egm_directory_prefetch_many(const struct egm_directory *d, const uint64_t *generations,
+                                 uint32_t count)
+{
+    EGM_ASSERT(count <= EGM_FIND_WINDOW);
+    uint32_t ids[EGM_FIND_WINDOW];
+    for (uint32_t i = 0; i < count; i++) {
+        egm_index_prefetch(&d->by_generation, generation_hash(generations[i]));
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct egm_index_iter iter;
+        egm_index_find(&d->by_generation, generation_hash(generations[i]), &iter);
+        if (egm_index_next(&iter, &ids[i])) { /* the first candidate is nearly always the one */
+            prefetch_object(d, ids[i]);
+        } else {
+            ids[i] = NONE;
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (ids[i] != NONE) {
+            egm_index_prefetch(&d->by_key, egm_object_at(d, ids[i])->hash);
+        }
+    }
 }
 
 /* ---- groups ---- */

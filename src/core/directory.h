@@ -24,9 +24,12 @@
 #ifndef EGM_CORE_DIRECTORY_H
 #define EGM_CORE_DIRECTORY_H
 
+#include "base/assert.h"
 #include "base/index.h"
+#include "base/pieces.h"
 
 #include "core/extents.h"
+#include "core/key_heap.h"
 #include "wire/messages.h"
 
 #include <stdbool.h>
@@ -64,7 +67,7 @@ struct egm_object_replica {
 struct egm_object {
     /* The first cache line is what a look-up reads. */
     uint64_t hash;
-    const uint8_t *key; /* owned */
+    const uint8_t *key; /* in the directory's key heap */
     uint64_t generation;
     uint64_t hold_until_ns;
     uint64_t size;
@@ -108,8 +111,10 @@ struct egm_group {
 };
 
 struct egm_directory {
-    struct egm_object **chunks; /* slab, EGM_OBJECT_CHUNK objects each */
-    uint32_t chunk_count;
+    struct egm_pieces pieces;   /* memory of slab, full chunks of the indexes and keys */
+    struct egm_object **chunks; /* slab, a piece each */
+    uint32_t chunk_count, chunk_room;
+    struct egm_key_heap keys;
     uint32_t slot_count;   /* slots ever used */
     uint32_t free_first;   /* free slots, linked by next */
     uint32_t object_count; /* in use */
@@ -121,10 +126,14 @@ struct egm_directory {
     uint64_t seed; /* of the key hash: random per master, so that nobody can aim at one chain */
 };
 
-EGM_MUST_CHECK int egm_directory_init(struct egm_directory *d, uint64_t seed);
+/* `source` as for egm_pieces_init; NULL: base/alloc. On an error nothing is left to release. The
+ * struct must not move: its parts point at its heap. */
+EGM_MUST_CHECK int egm_directory_init(struct egm_directory *d, uint64_t seed,
+                                      const struct egm_block_source *source);
 void egm_directory_release(struct egm_directory *d);
 
-#define EGM_OBJECT_CHUNK 4096u
+#define EGM_OBJECT_CHUNK ((uint32_t)(EGM_PIECE_SIZE / sizeof(struct egm_object)))
+static_assert(sizeof(struct egm_object) == 128, "512 to a piece, none across cache lines");
 static inline struct egm_object *egm_object_at(const struct egm_directory *d, uint32_t id)
 {
     return &d->chunks[id / EGM_OBJECT_CHUNK][id % EGM_OBJECT_CHUNK];
@@ -148,8 +157,9 @@ uint64_t egm_directory_hash(const struct egm_directory *d, uint32_t tenant, stru
 
 /* A new object in state FREE with a copy of the key and room for its replicas (zeroed). In no index
  * yet. */
-EGM_MUST_CHECK int egm_directory_new(struct egm_directory *d, uint32_t tenant, struct egm_bytes key,
-                                     uint32_t replica_count, uint32_t *ret_id);
+EGM_MUST_CHECK int egm_directory_new(struct egm_directory *d, uint32_t tenant, uint64_t hash,
+                                     struct egm_bytes key, uint32_t replica_count,
+                                     uint32_t *ret_id);
 EGM_MUST_CHECK int egm_directory_set_generation(struct egm_directory *d, uint32_t id,
                                                 uint64_t generation);
 /* Back to the slab, out of the generation index and its group. Pre: in no queue and not in the key
@@ -167,6 +177,13 @@ void egm_directory_find_many(const struct egm_directory *d, uint32_t tenant,
                              const struct egm_bytes *keys, uint32_t count, uint64_t *ret_hashes,
                              uint32_t *ret_ids);
 uint32_t egm_directory_find_generation(const struct egm_directory *d, uint64_t generation);
+
+/* Starts loading what adding an object of that hash and generation will touch. */
+void egm_directory_prefetch_new(const struct egm_directory *d, uint64_t hash, uint64_t generation);
+/* Loads the objects of up to EGM_FIND_WINDOW generations, and starts loading what sealing them will
+ * touch. */
+void egm_directory_prefetch_many(const struct egm_directory *d, const uint64_t *generations,
+                                 uint32_t count);
 
 /* Joins the object to the group of that name (made on first use). */
 EGM_MUST_CHECK int egm_directory_join_group(struct egm_directory *d, uint32_t id,

@@ -44,9 +44,10 @@ int egm_master_create(const struct egm_master_options *options, const struct egm
     egm_buf_init(&m->scratch, EGM_MAX_FRAME + EGM_FRAME_HEADER);
     size_t cluster_size = strnlen(options->cluster, sizeof m->cluster);
     m->window_bytes = egm_alloc((size_t)EGM_FIND_WINDOW * EGM_MAX_KEY);
-    int r = m->window_bytes ? egm_directory_init(&m->directory, io->random(io->arg)) : -ENOMEM;
+    int r = m->window_bytes ? egm_directory_init(&m->directory, io->random(io->arg), &io->blocks)
+                            : -ENOMEM;
     if (r == 0) {
-        r = egm_index_init(&m->session_index, 0);
+        r = egm_index_init(&m->session_index, 0, /*pieces=*/NULL);
     }
     if (r == 0 && cluster_size == sizeof m->cluster) {
         r = EGM_E_INVALID;
@@ -59,6 +60,7 @@ int egm_master_create(const struct egm_master_options *options, const struct egm
      * different providers. A requester that wrote under both must still tell its generations
      * apart (I5): each life counts from elsewhere. */
     m->counter = io->random(io->arg) >> 21;
+    m->random = io->random(io->arg);
     memcpy(m->cluster, options->cluster, cluster_size + 1);
     m->options.cluster = m->cluster;
     *ret_master = m;
@@ -138,6 +140,20 @@ void egm_master_destroy(struct egm_master *m)
 uint64_t egm_master_generation(struct egm_master *m)
 {
     return (uint64_t)m->term << 44 | ++m->counter;
+}
+
+uint64_t egm_master_generation_ahead(const struct egm_master *m, uint32_t n)
+{
+    return (uint64_t)m->term << 44 | (m->counter + 1 + n);
+}
+
+/* splitmix64 (Steele, Lea, Flood 2014) */
+uint64_t egm_master_random(struct egm_master *m)
+{
+    uint64_t z = m->random += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
 }
 
 /* ---- peers ---- */

@@ -6,7 +6,7 @@
  * or went, a frame came, time passed. The core answers by calling io->send and io->close; nothing
  * else leaves it. It never waits: a request that cannot be finished now (memory is on its way, a
  * provider has to record a removal) is parked and answered later; one that has many keys gives way
- * every 512 of them. After a burst of events the shell calls egm_master_run until it
+ * every 256 of them. After a burst of events the shell calls egm_master_run until it
  * returns false, then egm_master_flush once, so that everything for one provider leaves as one
  * batch.
  *
@@ -24,6 +24,7 @@
 
 #include "base/buf.h"
 #include "base/limits.h"
+#include "base/pieces.h"
 
 #include "wire/messages.h"
 
@@ -47,6 +48,9 @@ struct egm_master_io {
     void (*regex_free)(void *arg, void *regex);
     uint64_t (*random)(void *arg);
     void *arg;
+    /* Memory of the tables, in blocks; used until egm_master_destroy. Without get: from base/alloc.
+     */
+    struct egm_block_source blocks;
 };
 
 struct egm_master_options {

@@ -147,7 +147,9 @@ static int quarantine_claim(struct egm_master *m, uint32_t mount, uint32_t sessi
     uint32_t count = claim->write.extent_count;
     struct egm_place *places = egm_calloc(count, sizeof *places);
     uint32_t id;
-    int r = places ? egm_directory_new(d, m->sessions[session].tenant, egm_bytes_of("?", 1), 1, &id)
+    struct egm_bytes key = egm_bytes_of("?", 1);
+    uint32_t tenant = m->sessions[session].tenant;
+    int r = places ? egm_directory_new(d, tenant, egm_directory_hash(d, tenant, key), key, 1, &id)
                    : -ENOMEM;
     if (r < 0) {
         egm_free(places);

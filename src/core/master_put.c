@@ -63,7 +63,7 @@ static uint32_t choose_mount(struct egm_master *m, const struct egm_request *r,
     uint32_t drawn[2] = {EGM_NONE, EGM_NONE};
     uint32_t seen = 0;
     int best = -1;
-    uint64_t random = m->mount_count > 1 ? m->io.random(m->io.arg) : 0;
+    uint64_t random = m->mount_count > 1 ? egm_master_random(m) : 0;
     for (uint32_t i = 0; i < m->mount_count; i++) {
         if (!is_candidate(m, r, p, i, rounded)) {
             continue;
@@ -222,7 +222,7 @@ static bool reaches_by_tcp(const struct egm_master *m, uint32_t session, const s
 static int grant(struct egm_master *m, struct egm_request *r, struct placement *p, uint32_t *ret_id)
 {
     uint32_t id;
-    int code = egm_directory_new(&m->directory, r->tenant, r->key, p->count, &id);
+    int code = egm_directory_new(&m->directory, r->tenant, r->key_hash, r->key, p->count, &id);
     if (code < 0) {
         give_places(m, p);
         return code;
@@ -252,8 +252,7 @@ static int grant(struct egm_master *m, struct egm_request *r, struct placement *
 
 static int put_one(struct egm_master *m, struct egm_request *r, uint32_t *ret_id)
 {
-    uint64_t hash = egm_directory_hash(&m->directory, r->tenant, r->key);
-    uint32_t there = egm_directory_find(&m->directory, r->tenant, hash, r->key);
+    uint32_t there = egm_directory_find(&m->directory, r->tenant, r->key_hash, r->key);
     if (there != EGM_NO_OBJECT && !(r->put.flags & EGM_UPSERT) &&
         egm_object_is_visible(m, egm_object_at(&m->directory, there), r->session)) {
         return EGM_E_EXISTS;
@@ -303,6 +302,43 @@ static int begin_put(struct egm_master *m, struct egm_request *r)
     return 0;
 }
 
+/* Decodes the next keys and has loaded what they will touch. False: they are malformed. */
+static bool look_ahead(struct egm_master *m, struct egm_request *r)
+{
+    size_t used = 0;
+    uint32_t count = 0;
+    while (count < EGM_PUT_AHEAD && r->done + count < r->count &&
+           used + EGM_MAX_KEY <= sizeof r->ahead_bytes) {
+        struct egm_bytes key = egm_take_key(&r->keys, &r->cursor);
+        if (r->cursor.failed) {
+            return false;
+        }
+        uint8_t *copy = memcpy(r->ahead_bytes + used, key.data, key.size);
+        used += key.size;
+        uint64_t hash = egm_directory_hash(&m->directory, r->tenant, key);
+        egm_directory_prefetch_new(&m->directory, hash, egm_master_generation_ahead(m, count));
+        r->ahead[count++] =
+            (struct egm_ahead_key){.key = egm_bytes_of(copy, key.size), .hash = hash};
+    }
+    r->ahead_count = count;
+    r->ahead_at = 0;
+    return true;
+}
+
+/* Takes the next key and its want. False: they are malformed. */
+static bool next_key(struct egm_master *m, struct egm_request *r)
+{
+    if (r->ahead_at == r->ahead_count && !look_ahead(m, r)) {
+        return false;
+    }
+    r->key = r->ahead[r->ahead_at].key;
+    r->key_hash = r->ahead[r->ahead_at].hash;
+    r->ahead_at++;
+    egm_take_want(&r->want_cursor, &r->want);
+    r->has_key = true;
+    return true;
+}
+
 enum egm_step egm_put_step(struct egm_master *m, struct egm_request *r)
 {
     if (!r->has_begun) {
@@ -322,15 +358,13 @@ enum egm_step egm_put_step(struct egm_master *m, struct egm_request *r)
                          NULL); /* it expired while this was parked; its grants with it */
         return EGM_STEP_DONE;
     }
-    while (r->done < r->count) {
-        if (!r->has_key) {
-            r->key = egm_take_key(&r->keys, &r->cursor);
-            egm_take_want(&r->want_cursor, &r->want);
-            if (r->cursor.failed) {
-                egm_master_violation(m, r->peer, "malformed keys in PUT_START");
-                return EGM_STEP_DONE;
-            }
-            r->has_key = true;
+    for (uint32_t n = 0; r->done < r->count; n++) {
+        if (n == EGM_TURN_KEYS) {
+            return EGM_STEP_YIELD;
+        }
+        if (!r->has_key && !next_key(m, r)) {
+            egm_master_violation(m, r->peer, "malformed keys in PUT_START");
+            return EGM_STEP_DONE;
         }
         uint32_t id = EGM_NO_OBJECT;
         int code = put_one(m, r, &id);
@@ -423,6 +457,19 @@ static int end_one(struct egm_master *m, uint32_t session, const struct egm_ende
     return was_revoked ? EGM_E_STALE : 0;
 }
 
+/* Has loaded what the next entries, from the cursor on, will touch. */
+static void look_ahead_ended(struct egm_master *m, struct egm_cursor cursor, uint32_t count)
+{
+    uint64_t generations[EGM_FIND_WINDOW];
+    count = count < EGM_FIND_WINDOW ? count : EGM_FIND_WINDOW;
+    for (uint32_t i = 0; i < count; i++) {
+        struct egm_ended ended;
+        egm_take_ended(&cursor, &ended);
+        generations[i] = ended.generation;
+    }
+    egm_directory_prefetch_many(&m->directory, generations, count);
+}
+
 enum egm_step egm_put_end_step(struct egm_master *m, struct egm_request *r)
 {
     if (!r->has_begun) {
@@ -439,6 +486,9 @@ enum egm_step egm_put_end_step(struct egm_master *m, struct egm_request *r)
         egm_put_results_reply(&r->reply, &(struct egm_results_reply){.count = r->count});
     }
     for (uint32_t n = 0; n < EGM_TURN_KEYS && r->done < r->count; n++, r->done++) {
+        if (n % EGM_FIND_WINDOW == 0) {
+            look_ahead_ended(m, r->cursor, r->count - r->done);
+        }
         struct egm_ended ended;
         egm_take_ended(&r->cursor, &ended);
         int code = end_one(m, r->session, &ended);

@@ -280,6 +280,13 @@ const char *egm_master_check(const struct egm_master *m)
                      : NULL;
     }
     broken = broken ? broken : check_mounts(m, bytes);
+    if (!broken && (!egm_key_heap_is_sound(&m->directory.keys) ||
+                    m->directory.keys.key_count != m->directory.object_count)) {
+        broken = "K1-K3: the keys' memory is not sound";
+    }
+    if (!broken && !egm_pieces_is_sound(&m->directory.pieces)) {
+        broken = "P1: the tables' memory is not sound";
+    }
     egm_free(bytes);
     egm_free(sealed);
     return broken;

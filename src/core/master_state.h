@@ -13,8 +13,9 @@
 #include "wire/status.h"
 
 #define EGM_NONE UINT32_MAX
-#define EGM_TURN_KEYS \
-    512 /* a request gives way after as many: at 250 ns each, half of the 300 us a turn may take */
+/* A request gives way after as many keys: ~50 us of look-ups, ~100 us of puts; twice that when a
+ * table grows. A turn may take 300 us. */
+#define EGM_TURN_KEYS 256
 
 /* ---- peers: connections ---- */
 struct egm_peer {
@@ -142,6 +143,13 @@ enum egm_step {
     EGM_STEP_PARK
 };
 
+/* A key of a PUT_START, decoded before its turn so that what it touches is loaded meanwhile. */
+struct egm_ahead_key {
+    struct egm_bytes key; /* in the request's ahead_bytes */
+    uint64_t hash;
+};
+#define EGM_PUT_AHEAD 16 /* about the cache lines that a core fetches at a time */
+
 struct egm_request {
     struct egm_link link; /* in m->runnable or m->parked */
     uint32_t peer;
@@ -170,12 +178,16 @@ struct egm_request {
     struct egm_bytes preferred[EGM_MAX_PREFERRED];
     uint32_t preferred_count;
     struct egm_cursor want_cursor; /* over the want records */
-    bool has_key; /* the key under work was decoded before the request was parked */
+    bool has_key;                  /* the key under work was taken before the request was parked */
     struct egm_bytes key;
+    uint64_t key_hash;
     struct egm_want want;
+    struct egm_ahead_key ahead[EGM_PUT_AHEAD]; /* decoded keys, from ahead_at on still to do */
+    uint32_t ahead_count, ahead_at;
     /* GET_START */
     struct egm_op *op;
-    struct egm_key_reader keys; /* last: not zeroed */
+    struct egm_key_reader keys; /* from here on not zeroed */
+    uint8_t ahead_bytes[2 * EGM_MAX_KEY];
 };
 
 /* A removal that a request waits for; the object's `waiter` is its index. An object is removed
@@ -193,6 +205,7 @@ struct egm_master {
     uint64_t counter; /* of generations in this term */
     uint64_t layout;  /* version: grows with every change of providers */
     uint64_t now_ns, last_tick_ns;
+    uint64_t random; /* state of egm_master_random */
 
     struct egm_directory directory;
     struct egm_peer *peers;
@@ -223,6 +236,10 @@ void egm_master_violation(struct egm_master *m, uint32_t peer, const char *what)
 /* Wakes every parked request: an obstacle may be gone. */
 void egm_master_wake(struct egm_master *m);
 uint64_t egm_master_generation(struct egm_master *m);
+/* The generation that comes `n` after the next one, unless the term changes. */
+uint64_t egm_master_generation_ahead(const struct egm_master *m, uint32_t n);
+/* For placement: fast, seeded once; nobody gains by guessing it. */
+uint64_t egm_master_random(struct egm_master *m);
 /* Starts a walk over all objects that removes those of retired mounts and below floors. */
 void egm_master_sweep(struct egm_master *m);
 static inline uint64_t egm_ms(uint64_t ms)

@@ -35,7 +35,7 @@ static int copy_names(struct egm_pcore *core, const struct egm_pcore_options *op
     if (!core->name || !core->unix_path || !core->data_address || !core->slots) {
         return -ENOMEM;
     }
-    return egm_index_init(&core->index, 0);
+    return egm_index_init(&core->index, 0, /*pieces=*/NULL);
 }
 
 int egm_pcore_create(const struct egm_pcore_options *options, struct egm_pcore **ret_core)

@@ -417,13 +417,19 @@ static int open_loop(struct egm_master_daemon *d)
 
 static int create_core(struct egm_master_daemon *d, struct egm_detail *reterr)
 {
+    int r = egm_pages_create(&d->pages);
+
+    if (r < 0) {
+        return egm_fail(reterr, r, "pages", "cannot start a thread: %s", egm_strerror(r));
+    }
     const struct egm_master_io io = {.send = egm_connection_send,
                                      .close = egm_connection_close,
                                      .regex_compile = compile_regex,
                                      .regex_match = match_regex,
                                      .regex_free = free_regex,
                                      .random = draw_random,
-                                     .arg = d};
+                                     .arg = d,
+                                     .blocks = egm_pages_source(d->pages)};
     const char *cluster = d->options.core.cluster ? d->options.core.cluster : "egmstore";
     size_t size = strlen(cluster);
 
@@ -436,7 +442,7 @@ static int create_core(struct egm_master_daemon *d, struct egm_detail *reterr)
     if (d->options.core.instance == 0) {
         d->options.core.instance = egm_random_u64();
     }
-    int r = egm_master_create(&d->options.core, &io, &d->core);
+    r = egm_master_create(&d->options.core, &io, &d->core);
     return r < 0 ? egm_fail(reterr, r, "core", "cannot create the master: %s", egm_strerror(r)) : 0;
 }
 
@@ -585,6 +591,7 @@ void egm_master_daemon_destroy(struct egm_master_daemon *d)
         close(d->spare_fd);
     }
     egm_master_destroy(d->core);
+    egm_pages_destroy(d->pages); /* behind the core that uses it */
     egm_free(d->connections);
     egm_free(d->free_peers);
     egm_free(d->input);

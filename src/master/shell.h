@@ -4,7 +4,7 @@
  * accepting; connections.c: frames; admin.c: the HTTP thread and its jobs; pages.c: their texts.
  *
  * Threads: the loop thread owns everything here but struct egm_admin's marked fields. The HTTP
- * thread only posts jobs.
+ * thread only posts jobs. A third thread gets memory ready for the core's tables (os/pages.h).
  *
  * The turn. libuv's callbacks note what may be done and do nothing else; all work happens once per
  * iteration in the check phase, right after polling:
@@ -14,7 +14,7 @@
  * T1  A turn serves connections round robin until TURN_BUDGET_NS is spent; who was not served stays
  *     at the front. Nobody starves, and no peer makes a turn long with many small frames.
  * T2  The core goes on with parked requests once per turn, and not in a turn that serving has used
- *     up (then it comes first in the next one), so that two windows of 1,024 keys never share one.
+ *     up (then it comes first in the next one), so that two windows of 256 keys never share one.
  * T3  The core's clock ticks only behind input: after a gap of more than STALL_NS the turn polls
  *     once more, reads all that is there, and only then lets the core judge who was silent (B49).
  * T4  While there is work left the idle handle runs, which makes the next poll return at once.
@@ -30,6 +30,7 @@
 #include "master/admin.h"
 #include "master/master_daemon.h"
 #include "master/turns.h"
+#include "os/pages.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -76,6 +77,7 @@ struct egm_listener {
 
 struct egm_master_daemon {
     struct egm_master *core;
+    struct egm_pages *pages; /* memory of the core's tables */
     struct egm_master_daemon_options options;
     char rpc_address[EGM_ADDRESS_TEXT];
     char unix_address[EGM_UNIX_ADDRESS_TEXT];

@@ -66,7 +66,7 @@ static void run_model(uint64_t (*hash)(uint32_t), uint32_t universe, uint32_t st
 
     random_state = 88172645463325252u;
     ck_assert_ptr_nonnull(is_stored);
-    EXPECT(egm_index_init(&ix, 0) == 0);
+    EXPECT(egm_index_init(&ix, 0, /*pieces=*/NULL) == 0);
     for (uint32_t step = 0; step < step_count; step++) {
         uint32_t slot = (uint32_t)(next_random() % universe);
         /* thirds of the run that grow, shrink and grow again */
@@ -122,7 +122,7 @@ START_TEST(wrapping_hash_really_wraps)
     struct egm_index ix;
     bool was_wrapped = false;
 
-    ck_assert_int_eq(egm_index_init(&ix, 0), 0);
+    ck_assert_int_eq(egm_index_init(&ix, 0, /*pieces=*/NULL), 0);
     for (uint32_t i = 0; i < 5; i++) {
         ck_assert_int_eq(egm_index_insert(&ix, wrapping_hash(i), i), 0);
     }
@@ -140,7 +140,7 @@ START_TEST(equal_hashes_are_all_offered)
     uint32_t slot;
     uint64_t seen = 0;
 
-    ck_assert_int_eq(egm_index_init(&ix, 4), 0);
+    ck_assert_int_eq(egm_index_init(&ix, 4, /*pieces=*/NULL), 0);
     for (uint32_t i = 0; i < 40; i++) {
         ck_assert_int_eq(egm_index_insert(&ix, 5, i), 0);
     }
@@ -158,7 +158,7 @@ START_TEST(equal_pairs_are_counted)
 {
     struct egm_index ix;
 
-    ck_assert_int_eq(egm_index_init(&ix, 0), 0);
+    ck_assert_int_eq(egm_index_init(&ix, 0, /*pieces=*/NULL), 0);
     ck_assert_int_eq(egm_index_insert(&ix, 5, 9), 0);
     ck_assert_int_eq(egm_index_insert(&ix, 5, 9), 0);
     ck_assert_uint_eq(find_count(&ix, 5, 9), 2);
@@ -171,26 +171,42 @@ START_TEST(equal_pairs_are_counted)
 }
 END_TEST
 
-START_TEST(no_step_moves_more_than_eight_entries)
+static uint32_t chunk_count(const struct egm_index_table *t)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < UINT32_C(1) << (t->bits_ - t->chunk_bits_); i++) {
+        count += t->chunks_[i] != NULL;
+    }
+    return count;
+}
+
+START_TEST(growth_moves_few_entries_and_gets_few_chunks_a_step)
 {
     struct egm_index ix;
     uint32_t now_before = 0;
     uint32_t growth_count = 0;
+    uint32_t since_growth = 0;
 
-    EXPECT(egm_index_init(&ix, 0) == 0);
+    EXPECT(egm_index_init(&ix, 0, /*pieces=*/NULL) == 0);
     for (uint32_t i = 0; i < 200000; i++) {
-        uint32_t moved_before = ix.moved_;
+        uint32_t left_before = ix.left_;
         bool was_growing = ix.old_.chunks_ != NULL;
 
         EXPECT(egm_index_insert(&ix, mixed_hash(i), i) == 0);
         if (was_growing && ix.old_.chunks_) {
-            EXPECT(ix.moved_ - moved_before <= 8);
+            EXPECT(left_before - ix.left_ <= 32);
         }
         if (ix.now_.bits_ != now_before) {
             /* X3: the table before was emptied in time */
             growth_count++;
             now_before = ix.now_.bits_;
+            since_growth = 0;
         }
+        if (ix.old_.chunks_) {
+            EXPECT(chunk_count(&ix.now_) <= 2 + since_growth / 128);
+        }
+        since_growth++;
         egm_index_prefetch(&ix, mixed_hash(i));
     }
     EXPECT(growth_count == 15); /* 16 positions to 2^18, the first counts too */
@@ -203,7 +219,7 @@ START_TEST(capacity_given_at_start_needs_no_growth)
     struct egm_index ix;
     uint32_t bits;
 
-    EXPECT(egm_index_init(&ix, 50000) == 0);
+    EXPECT(egm_index_init(&ix, 50000, /*pieces=*/NULL) == 0);
     bits = ix.now_.bits_;
     for (uint32_t i = 0; i < 50000; i++) {
         EXPECT(egm_index_insert(&ix, mixed_hash(i), i) == 0);
@@ -212,7 +228,7 @@ START_TEST(capacity_given_at_start_needs_no_growth)
     ck_assert_ptr_null(ix.old_.chunks_);
     egm_index_release(&ix);
     egm_index_release(&ix);
-    EXPECT(egm_index_init(&ix, UINT32_MAX) == EGM_E_LIMIT);
+    EXPECT(egm_index_init(&ix, UINT32_MAX, /*pieces=*/NULL) == EGM_E_LIMIT);
 }
 END_TEST
 
@@ -221,7 +237,7 @@ START_TEST(memory_per_entry_stays_low)
     struct egm_index ix;
     size_t bytes = 0;
 
-    EXPECT(egm_index_init(&ix, 0) == 0);
+    EXPECT(egm_index_init(&ix, 0, /*pieces=*/NULL) == 0);
     for (uint32_t i = 0; i < 160000; i++) {
         EXPECT(egm_index_insert(&ix, mixed_hash(i), i) == 0);
     }
@@ -244,7 +260,7 @@ static int grow_and_shrink(void *ctx)
     int r;
 
     (void)ctx;
-    r = egm_index_init(&ix, 0);
+    r = egm_index_init(&ix, 0, /*pieces=*/NULL);
     if (r < 0) {
         return r;
     }
@@ -272,5 +288,6 @@ END_TEST
 EGM_TEST_MAIN("base_index", small_index_agrees_with_the_model_at_every_step,
               runs_over_the_tables_end_agree_with_the_model, large_index_agrees_with_the_model,
               wrapping_hash_really_wraps, equal_hashes_are_all_offered, equal_pairs_are_counted,
-              no_step_moves_more_than_eight_entries, capacity_given_at_start_needs_no_growth,
-              memory_per_entry_stays_low, every_failed_allocation_leaves_a_whole_index)
+              growth_moves_few_entries_and_gets_few_chunks_a_step,
+              capacity_given_at_start_needs_no_growth, memory_per_entry_stays_low,
+              every_failed_allocation_leaves_a_whole_index)

@@ -14,7 +14,9 @@ static struct egm_bytes text(const char *s)
 static uint32_t add(uint32_t tenant, const char *key, uint32_t replicas)
 {
     uint32_t id;
-    ck_assert_int_eq(egm_directory_new(&d, tenant, text(key), replicas, &id), 0);
+    ck_assert_int_eq(egm_directory_new(&d, tenant, egm_directory_hash(&d, tenant, text(key)),
+                                       text(key), replicas, &id),
+                     0);
     return id;
 }
 
@@ -32,7 +34,7 @@ static uint32_t tenant_of(const char *name)
 
 START_TEST(key_is_found_in_its_own_tenant_only)
 {
-    ck_assert_int_eq(egm_directory_init(&d, 7), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 7, NULL), 0);
     uint32_t one = tenant_of("one");
     uint32_t two = tenant_of("two");
     ck_assert_uint_ne(one, two);
@@ -56,7 +58,7 @@ START_TEST(many_objects_are_found_by_key_window_and_generation)
     enum {
         COUNT = 20000
     };
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     uint32_t tenant = tenant_of("t");
     char key[32];
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -90,7 +92,7 @@ END_TEST
 
 START_TEST(freed_slots_are_used_again_and_forget_their_past)
 {
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     uint32_t tenant = tenant_of("t");
     uint32_t id = add(tenant, "a", 3);
     ck_assert_int_eq(egm_directory_set_generation(&d, id, 9), 0);
@@ -108,7 +110,7 @@ END_TEST
 
 START_TEST(groups_keep_their_members_and_go_with_the_last)
 {
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     uint32_t one = tenant_of("one");
     uint32_t two = tenant_of("two");
     uint32_t a = add(one, "a", 1);
@@ -140,14 +142,15 @@ static int fill(void *ctx)
     struct egm_directory x;
     uint32_t tenant;
     uint32_t id;
-    int r = egm_directory_init(&x, 3);
+    int r = egm_directory_init(&x, 3, NULL);
     if (r < 0) {
         return r;
     }
     r = egm_directory_tenant(&x, text("t"), &tenant);
     for (uint32_t i = 0; r == 0 && i < 20; i++) {
         char key[8] = {'k', (char)('a' + i)};
-        r = egm_directory_new(&x, tenant, text(key), 1 + i % 3, &id);
+        r = egm_directory_new(&x, tenant, egm_directory_hash(&x, tenant, text(key)), text(key),
+                              1 + i % 3, &id);
         r = r == 0 ? egm_directory_set_generation(&x, id, i + 1) : r;
         r = r == 0 ? egm_directory_add_key(&x, id) : r;
         r = r == 0 ? egm_directory_join_group(&x, id, text(i % 2 ? "g" : key)) : r;

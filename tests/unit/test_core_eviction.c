@@ -108,7 +108,7 @@ static double our_rate(uint32_t (*trace)(uint32_t), uint32_t steps)
     struct egm_directory d;
     struct egm_eviction e;
     uint32_t tenant;
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     ck_assert_int_eq(egm_directory_tenant(&d, egm_bytes_of("t", 1), &tenant), 0);
     ck_assert_int_eq(egm_eviction_init(&e, CAPACITY), 0);
     for (uint32_t i = 0; i < KEYS; i++) {
@@ -134,7 +134,10 @@ static double our_rate(uint32_t (*trace)(uint32_t), uint32_t steps)
             count--;
         }
         ck_assert_int_eq(
-            egm_directory_new(&d, tenant, egm_bytes_of(&key, sizeof key), 1, &ids[key]), 0);
+            egm_directory_new(&d, tenant,
+                              egm_directory_hash(&d, tenant, egm_bytes_of(&key, sizeof key)),
+                              egm_bytes_of(&key, sizeof key), 1, &ids[key]),
+            0);
         egm_object_at(&d, ids[key])->size = 1;
         egm_eviction_add(&e, &d, ids[key]);
         count++;
@@ -184,11 +187,14 @@ START_TEST(deferred_object_does_not_come_up_at_once)
     struct egm_eviction e;
     uint32_t tenant;
     uint32_t ids[3];
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     ck_assert_int_eq(egm_directory_tenant(&d, egm_bytes_of("t", 1), &tenant), 0);
     ck_assert_int_eq(egm_eviction_init(&e, 4), 0);
     for (uint32_t i = 0; i < 3; i++) {
-        ck_assert_int_eq(egm_directory_new(&d, tenant, egm_bytes_of(&i, sizeof i), 1, &ids[i]), 0);
+        ck_assert_int_eq(egm_directory_new(
+                             &d, tenant, egm_directory_hash(&d, tenant, egm_bytes_of(&i, sizeof i)),
+                             egm_bytes_of(&i, sizeof i), 1, &ids[i]),
+                         0);
         egm_object_at(&d, ids[i])->size = 10;
         egm_eviction_add(&e, &d, ids[i]);
     }
@@ -211,13 +217,17 @@ START_TEST(ghosts_survive_any_order_of_forgetting)
     struct egm_directory d;
     struct egm_eviction e;
     uint32_t tenant;
-    ck_assert_int_eq(egm_directory_init(&d, 1), 0);
+    ck_assert_int_eq(egm_directory_init(&d, 1, NULL), 0);
     ck_assert_int_eq(egm_directory_tenant(&d, egm_bytes_of("t", 1), &tenant), 0);
     ck_assert_int_eq(egm_eviction_init(&e, 64), 0);
     for (uint32_t i = 0; i < 5000; i++) {
         uint32_t id;
         uint32_t key = i % 300;
-        ck_assert_int_eq(egm_directory_new(&d, tenant, egm_bytes_of(&key, sizeof key), 1, &id), 0);
+        ck_assert_int_eq(
+            egm_directory_new(&d, tenant,
+                              egm_directory_hash(&d, tenant, egm_bytes_of(&key, sizeof key)),
+                              egm_bytes_of(&key, sizeof key), 1, &id),
+            0);
         egm_object_at(&d, id)->size = 1;
         egm_eviction_add(&e, &d, id);
         ck_assert_uint_eq(egm_eviction_next(&e, &d), id);

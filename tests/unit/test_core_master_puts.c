@@ -134,6 +134,74 @@ START_TEST(full_pool_evicts_and_the_parked_put_goes_on_when_the_provider_has_rec
 }
 END_TEST
 
+/* The number-th key of a batch: short ones, and some of the longest that there are. */
+static size_t make_key(char key[EGM_MAX_KEY + 1], uint32_t number)
+{
+    size_t size = number % 7 == 0 ? EGM_MAX_KEY : 20 + number % 300;
+    memset(key, 'a' + (int)(number % 26), EGM_MAX_KEY);
+    key[size] = 0;
+    int n = snprintf(key, 12, "%u", number);
+    key[n] = '-';
+    return size;
+}
+
+START_TEST(batch_gives_way_parks_in_the_middle_and_loses_no_key)
+{
+    enum {
+        OLD = 300,
+        COUNT = 400 /* the pool has 496 places */
+    };
+    static char key[EGM_MAX_KEY + 1];
+    start_one();
+    for (uint32_t i = 0; i < OLD; i++) {
+        (void)snprintf(key, sizeof key, "old-%u", i);
+        ck_assert_int_eq(bench_put(A, 101, key, EGM_SLOT), 0);
+    }
+    bench_peers[P].keeps_records = true; /* nothing comes back: the put has to wait */
+    struct egm_buf frame;
+    size_t begin = bench_begin(&frame, EGM_MSG_PUT_START);
+    egm_put_put_start(
+        &frame, &(struct egm_put_start){.session = 101, .deadline_ms = 2000, .key_count = COUNT});
+    for (uint32_t i = 0; i < COUNT; i++) {
+        egm_put_want(&frame, &(struct egm_want){.size = EGM_SLOT - i});
+    }
+    for (uint32_t i = 0; i < COUNT; i++) { /* each coded by itself: the writer refers to the key */
+        struct egm_key_writer writer = {0};
+        ck_assert_int_eq(egm_put_key(&writer, &frame, key, make_key(key, i)), 0);
+    }
+    bench_event(A, &frame, begin);
+    ck_assert(!bench_has_reply(A));
+    bench_peers[P].keeps_records = false;
+    bench_pass(100);
+    struct egm_buf payload;
+    struct egm_items_reply head;
+    struct egm_cursor cursor = bench_reply(A, EGM_MSG_PUT_START_REPLY, &payload);
+    egm_take_items_reply(&cursor, &head);
+    ck_assert_uint_eq(head.count, COUNT);
+    begin = bench_begin(&frame, EGM_MSG_PUT_END);
+    egm_put_put_end(&frame, &(struct egm_put_end){.session = 101, .count = COUNT});
+    for (uint32_t i = 0; i < COUNT; i++) {
+        struct got got;
+        bench_take_entry(&cursor, &got);
+        ck_assert_int_eq(got.status, 0);
+        ck_assert_uint_eq(got.size, EGM_SLOT - i);
+        egm_put_ended(&frame, &(struct egm_ended){.generation = got.generation, .checksum = i});
+    }
+    egm_buf_release(&payload);
+    bench_event(A, &frame, begin);
+    ck_assert_int_eq(bench_reply(A, EGM_MSG_PUT_END_REPLY, &payload).failed, 0);
+    egm_buf_release(&payload);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        (void)make_key(key, i);
+        struct got got = bench_get_start(B, 102, key, 0);
+        ck_assert_int_eq(got.status, 0);
+        ck_assert_uint_eq(got.size, EGM_SLOT - i);
+        ck_assert_uint_eq(got.checksum, i);
+    }
+    bench_stop();
+}
+END_TEST
+
 START_TEST(parked_put_ends_at_its_deadline_when_no_place_comes_back)
 {
     struct got got;
@@ -467,6 +535,7 @@ EGM_TEST_MAIN("core_master_puts", put_value_is_found_by_everybody_with_its_size_
               upsert_swaps_at_its_end_and_never_writes_in_place,
               put_given_up_by_its_writer_gives_its_places_back,
               full_pool_evicts_and_the_parked_put_goes_on_when_the_provider_has_recorded_it,
+              batch_gives_way_parks_in_the_middle_and_loses_no_key,
               parked_put_ends_at_its_deadline_when_no_place_comes_back,
               holds_order_eviction_but_never_starve_a_put,
               hard_pinned_and_leased_objects_stay_and_the_put_is_told_no_space,
