@@ -26,8 +26,10 @@ void egm_op_end(struct egm_master *m, struct egm_op *op)
     egm_free(op);
 }
 
-void egm_op_end_message(struct egm_master *m, struct egm_cursor cursor)
+void egm_op_end_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                        struct egm_cursor cursor)
 {
+    (void)peer, (void)frame; /* one-way: nothing is answered */
     struct egm_op_end end;
     egm_take_op_end(&cursor, &end);
     uint32_t session = egm_session_find(m, end.session);

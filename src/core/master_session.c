@@ -107,8 +107,10 @@ bool egm_session_suspects(const struct egm_master *m, uint32_t session, uint32_t
     return false;
 }
 
-void egm_suspect_message(struct egm_master *m, struct egm_cursor cursor)
+void egm_suspect_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                         struct egm_cursor cursor)
 {
+    (void)peer, (void)frame; /* one-way */
     struct egm_suspect suspect;
     egm_take_suspect(&cursor, &suspect);
     uint32_t session = egm_session_live(m, suspect.session);

@@ -223,14 +223,12 @@ void egm_master_violation(struct egm_master *m, uint32_t peer, const char *what)
 /* Wakes every parked request: an obstacle may be gone. */
 void egm_master_wake(struct egm_master *m);
 uint64_t egm_master_generation(struct egm_master *m);
-/* Starts a walk over all objects that removes those of retired mounts and below floors. */
-void egm_master_sweep(struct egm_master *m);
 static inline uint64_t egm_ms(uint64_t ms)
 {
     return ms * 1000000u;
 }
 
-/* ---- object life (master.c) ---- */
+/* ---- master_object.c: the life of objects ---- */
 /* The only place where an object changes state: legal moves, mounts' byte counters, tenant's count
  * (D3, I10). */
 void egm_object_set_state(struct egm_master *m, uint32_t id, enum egm_object_state state);
@@ -244,6 +242,10 @@ void egm_object_release(struct egm_master *m, uint32_t id);
 /* True when a get by this session would find it (I6, D5). session EGM_NONE: any. */
 bool egm_object_is_visible(const struct egm_master *m, struct egm_object *o, uint32_t session);
 bool egm_object_is_held(const struct egm_master *m, const struct egm_object *o);
+/* Starts a walk over all objects that removes those of retired mounts and below floors. */
+void egm_master_sweep(struct egm_master *m);
+/* A turn's share of that walk. Pre: m->sweep_is_on. */
+void egm_object_sweep(struct egm_master *m);
 
 /* ---- master_session.c ---- */
 void egm_session_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
@@ -252,7 +254,8 @@ void egm_ping_message(struct egm_master *m, uint32_t peer, const struct egm_fram
                       struct egm_cursor cursor);
 void egm_session_end_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                              struct egm_cursor cursor);
-void egm_suspect_message(struct egm_master *m, struct egm_cursor cursor);
+void egm_suspect_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                         struct egm_cursor cursor);
 uint32_t egm_session_find(const struct egm_master *m, uint64_t id); /* live or not; EGM_NONE */
 /* Live session of that id that has said what it writes, or EGM_NONE. */
 uint32_t egm_session_live(const struct egm_master *m, uint64_t id);
@@ -280,10 +283,12 @@ void egm_slot_change_message(struct egm_master *m, uint32_t peer, const struct e
                              struct egm_cursor cursor);
 void egm_lease_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                              struct egm_cursor cursor);
-void egm_records_reply_message(struct egm_master *m, uint32_t peer, struct egm_cursor cursor);
+void egm_records_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                               struct egm_cursor cursor);
 void egm_layout_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                         struct egm_cursor cursor);
-void egm_mismatch_message(struct egm_master *m, struct egm_cursor cursor);
+void egm_mismatch_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                          struct egm_cursor cursor);
 void egm_verify_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                               struct egm_cursor cursor);
 void egm_provider_disconnected(struct egm_master *m, uint32_t provider);
@@ -323,7 +328,8 @@ enum egm_step egm_put_end_step(struct egm_master *m, struct egm_request *r);
 enum egm_step egm_remove_step(struct egm_master *m, struct egm_request *r);
 enum egm_step egm_remove_all_step(struct egm_master *m, struct egm_request *r);
 enum egm_step egm_remove_matching_step(struct egm_master *m, struct egm_request *r);
-void egm_op_end_message(struct egm_master *m, struct egm_cursor cursor);
+void egm_op_end_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                        struct egm_cursor cursor);
 void egm_op_tick(struct egm_master *m);
 void egm_op_end(struct egm_master *m, struct egm_op *op);
 /* Decodes up to EGM_FIND_WINDOW keys of the request; returns how many. Keys stay valid until the
