@@ -21,6 +21,7 @@ struct egm_master_options egm_master_defaults(void)
                                        .hold_ms = 10000,
                                        .session_ttl_ms = 10000,
                                        .segment_lease_ms = 5000,
+                                       .read_lease_ms = 4000,
                                        .put_timeout_ms = 30000,
                                        .soft_pin_ttl_ms = 1800000,
                                        .high_watermark = 0.95,

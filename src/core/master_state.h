@@ -126,11 +126,18 @@ struct egm_mount_state {
 };
 
 /* ---- read ops ---- */
+#define EGM_OP_MOUNTS \
+    64 /* of one op; what lies on further ones is asked for again, in another op */
+
 struct egm_op {
     struct egm_link link;
     uint64_t id;
     uint32_t session;
-    uint64_t until_ns;
+    uint64_t until_ns;    /* of its lease; each PING of the session moves it on */
+    uint64_t deadline_ns; /* the call's: no lease reaches beyond */
+    uint64_t bytes;       /* of its objects: they size the lease */
+    uint32_t mount_count; /* that its entries name */
+    uint32_t mounts[EGM_OP_MOUNTS];
     uint32_t count;
     uint32_t objects[];
 };
@@ -298,6 +305,8 @@ void egm_provider_release(struct egm_provider_state *p);
 bool egm_mount_is_mounted(const struct egm_master *m,
                           uint32_t mount); /* its objects count as present */
 bool egm_mount_is_leased(const struct egm_master *m, uint32_t mount); /* and grants may be made */
+/* For how long from now on that right lasts, whatever the provider's phase; 0: it does not. */
+uint64_t egm_mount_lease_left(const struct egm_master *m, uint32_t mount);
 bool egm_mount_is_placeable(const struct egm_master *m,
                             uint32_t mount); /* and new objects may go there */
 /* The session re-attached, or its slot is free: mounts that waited for it go on. */
@@ -331,6 +340,9 @@ enum egm_step egm_remove_matching_step(struct egm_master *m, struct egm_request 
 void egm_op_end_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                         struct egm_cursor cursor);
 void egm_op_tick(struct egm_master *m);
+/* A PING of the session came: its ops' leases run on. Appends a renewal for each; returns how many.
+ */
+uint32_t egm_ops_renew(struct egm_master *m, uint32_t session, struct egm_buf *out);
 void egm_op_end(struct egm_master *m, struct egm_op *op);
 /* Decodes up to EGM_FIND_WINDOW keys of the request; returns how many. Keys stay valid until the
  * next call. */
