@@ -95,6 +95,10 @@
  * take layers x block size, 80 x 128 = 10,240. Costs 16 bytes each while the call runs. */
 #define EGM_MAX_BUFFERS_PER_KEY 65536
 
+/* (wire) Read ops that one PING_REPLY renews: far above the calls that a process runs at a time.
+ * One that is not named ends when it would have, and its reader asks again. */
+#define EGM_MAX_RENEWALS 4096
+
 /* (wire) Bytes that one window of a get leases: large enough to hide the round trip at 100 GB/s,
  * small enough that a lease ends soon and eviction is not blocked by one reader. */
 #define EGM_WINDOW_GET_BYTES (UINT64_C(256) << 20)

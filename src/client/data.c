@@ -28,7 +28,8 @@
 
 struct guard {
     struct egm_store *store;
-    struct egm_writing *write; /* NULL: a read */
+    struct egm_writing *write;   /* NULL: a read */
+    struct egm_reading *reading; /* NULL: a write, or a mover that looks at the fences itself */
 };
 
 struct data_call {
@@ -53,11 +54,13 @@ static int check_guard(void *arg)
     if (egm_store_is_dead(store)) {
         return EGM_E_CLOSED;
     }
-    if (!guard->write) {
+    if (!guard->write && !guard->reading) {
         return 0;
     }
     pthread_mutex_lock(&store->lock);
-    int r = egm_requester_may_write(&store->requester, guard->write, egm_clock_ns());
+    int r = guard->write
+                ? egm_requester_may_write(&store->requester, guard->write, egm_clock_ns())
+                : egm_requester_may_read(&store->requester, guard->reading, egm_clock_ns());
     pthread_mutex_unlock(&store->lock);
     return r;
 }
@@ -85,15 +88,18 @@ static int reserve(struct data_call *call, size_t count)
     return 0;
 }
 
-static void add_transfer(struct data_call *call, uint32_t item_index, uint32_t place_index)
+static void add_transfer(struct data_call *call, uint32_t item_index, uint32_t place_index,
+                         const struct egm_attachment *attachment)
 {
     const struct egm_op_item *item = &call->op.items[item_index];
     const struct egm_place *place = &call->op.places[place_index];
     struct egm_transfer *t = &call->transfers[call->count];
     struct guard *guard = &call->guards[call->count];
 
-    *guard = (struct guard){.store = call->store,
-                            .write = call->op.is_put ? &call->op.writes[place_index] : NULL};
+    *guard =
+        (struct guard){.store = call->store,
+                       .write = call->op.is_put ? &call->op.writes[place_index] : NULL,
+                       .reading = call->op.is_put || attachment->is_map ? NULL : &call->op.reading};
     t->generation = item->generation;
     t->segment = place->segment;
     t->extent_count = place->extent_count;
@@ -238,7 +244,7 @@ static void gather_puts(struct data_call *call, const struct egm_attachment *att
         struct egm_op_item *item = &op->items[op->window[i]];
         for (uint32_t p = 0; item->state == EGM_ITEM_GRANTED && p < item->place_count; p++) {
             if (attachment_of(call, &op->places[item->first_place + p]) == attachment) {
-                add_transfer(call, op->window[i], item->first_place + p);
+                add_transfer(call, op->window[i], item->first_place + p, attachment);
             }
         }
     }
@@ -346,7 +352,7 @@ static void gather_gets(struct data_call *call, const uint8_t chosen[EGM_WINDOW_
         }
         uint32_t place = op->items[op->window[i]].first_place + chosen[i];
         if (attachment_of(call, &op->places[place]) == attachment) {
-            add_transfer(call, op->window[i], place);
+            add_transfer(call, op->window[i], place, attachment);
         }
     }
 }
@@ -434,9 +440,13 @@ static void ask(struct data_call *call)
     r = egm_op_take_answer(op, rpc.connection->in.data, rpc.connection->in.len,
                            call->view ? call->view->layout : NULL, rpc.connection->instance,
                            egm_clock_ns());
-    if (op->step == EGM_OP_COPY && op->is_put) {
+    if (op->step == EGM_OP_COPY) {
         pthread_mutex_lock(&store->lock);
-        egm_requester_open_writes(&store->requester, &op->set);
+        if (op->is_put) {
+            egm_requester_open_writes(&store->requester, &op->set);
+        } else {
+            egm_requester_open_read(&store->requester, &op->reading, rpc.sent_ns);
+        }
         pthread_mutex_unlock(&store->lock);
     }
     egm_rpc_end(store, &rpc, r);
@@ -481,7 +491,7 @@ static void end_get(struct data_call *call)
     egm_get_ended(&call->op, egm_clock_ns());
 }
 
-/* The window is over: its writes leave the list, its view is let go. */
+/* The window is over: its writes and its reading leave their lists, its view is let go. */
 static void leave_window(struct data_call *call)
 {
     struct egm_store *store = call->store;
@@ -496,6 +506,11 @@ static void leave_window(struct data_call *call)
          * changes nothing. */
         pthread_mutex_lock(&store->lock);
         egm_requester_close_writes(&store->requester, &op->set, op->is_end_answered);
+        pthread_mutex_unlock(&store->lock);
+    }
+    if (op->reading.is_open) {
+        pthread_mutex_lock(&store->lock);
+        egm_requester_close_read(&store->requester, &op->reading);
         pthread_mutex_unlock(&store->lock);
     }
     egm_view_release(store, call->view);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The master core's frame: peers, dispatch, requests that give way, the life of objects, timers.
- * Model: master.h. */
+/* The master core's frame: peers, dispatch, requests that give way, timers. Model: master.h. */
 #include "core/master.h"
 
 #include "base/alloc.h"
@@ -15,7 +14,6 @@
 #include <string.h>
 
 #define REQUEST_ROUNDS 64 /* requests that one egm_master_run goes on with */
-#define SWEEP_SLOTS 2048  /* slab slots that one egm_master_run sweeps */
 
 struct egm_master_options egm_master_defaults(void)
 {
@@ -23,6 +21,7 @@ struct egm_master_options egm_master_defaults(void)
                                        .hold_ms = 10000,
                                        .session_ttl_ms = 10000,
                                        .segment_lease_ms = 5000,
+                                       .read_lease_ms = 4000,
                                        .put_timeout_ms = 30000,
                                        .soft_pin_ttl_ms = 1800000,
                                        .high_watermark = 0.95,
@@ -417,95 +416,53 @@ static bool is_allowed(const struct egm_peer *peer, uint16_t type)
     return peer->role != EGM_ROLE_PROVIDER || type == EGM_MSG_HELLO;
 }
 
-/* Messages that are answered in the event; false: not one of them. */
-static bool dispatch_short(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
-                           struct egm_cursor cursor)
+static void stat_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                         struct egm_cursor cursor)
 {
-    switch (frame->type) {
-    case EGM_MSG_HELLO:
-        hello_message(m, peer, frame, cursor);
-        return true;
-    case EGM_MSG_SESSION:
-        egm_session_message(m, peer, frame, cursor);
-        return true;
-    case EGM_MSG_PING:
-        egm_ping_message(m, peer, frame, cursor);
-        return true;
-    case EGM_MSG_LAYOUT:
-        egm_layout_message(m, peer, frame, cursor);
-        return true;
-    case EGM_MSG_SESSION_END:
-        egm_session_end_message(m, peer, frame, cursor);
-        return true;
-    case EGM_MSG_OP_END:
-        egm_op_end_message(m, cursor);
-        return true;
-    case EGM_MSG_SUSPECT:
-        egm_suspect_message(m, cursor);
-        return true;
-    case EGM_MSG_MISMATCH:
-        egm_mismatch_message(m, cursor);
-        return true;
-    case EGM_MSG_MOUNT:
-        egm_mount_message(m, peer, frame, cursor);
-        return true;
-    case EGM_MSG_UNMOUNT:
-        egm_unmount_message(m, peer, frame, cursor);
-        return true;
-    case EGM_MSG_SLOT_CHANGE:
-        egm_slot_change_message(m, peer, frame, cursor);
-        return true;
-    case EGM_MSG_LEASE_REPLY:
-        egm_lease_reply_message(m, peer, frame, cursor);
-        return true;
-    case EGM_MSG_RECORDS_REPLY:
-        egm_records_reply_message(m, peer, cursor);
-        return true;
-    case EGM_MSG_VERIFY_REPLY:
-        egm_verify_reply_message(m, peer, frame, cursor);
-        return true;
-    case EGM_MSG_STAT:
-        egm_buf_clear(&m->scratch);
-        {
-            struct egm_buf text;
-            egm_buf_init(&text, EGM_MAX_FRAME / 2);
-            egm_master_stat_json(m, m->now_ns, &text);
-            size_t begin = egm_frame_begin(&m->scratch, EGM_MSG_STAT_REPLY, frame->request);
-            egm_put_text_reply(&m->scratch,
-                               &(struct egm_text_reply){.text_length = (uint32_t)text.len});
-            (void)egm_buf_append(&m->scratch, text.data, text.len);
-            egm_buf_release(&text);
-            egm_master_reply(m, peer, &m->scratch, begin);
-        }
-        return true;
-    default:
-        return false;
-    }
+    (void)cursor; /* there is one thing to be asked for */
+    struct egm_buf text;
+    egm_buf_init(&text, EGM_MAX_FRAME / 2);
+    egm_master_stat_json(m, m->now_ns, &text);
+    egm_buf_clear(&m->scratch);
+    size_t begin = egm_frame_begin(&m->scratch, EGM_MSG_STAT_REPLY, frame->request);
+    egm_put_text_reply(&m->scratch, &(struct egm_text_reply){.text_length = (uint32_t)text.len});
+    (void)egm_buf_append(&m->scratch, text.data, text.len);
+    egm_buf_release(&text);
+    egm_master_reply(m, peer, &m->scratch, begin);
 }
 
-static enum egm_step (*step_of(uint16_t type))(struct egm_master *, struct egm_request *)
-{
-    switch (type) {
-    case EGM_MSG_EXIST:
-        return egm_exist_step;
-    case EGM_MSG_PREFIX:
-        return egm_prefix_step;
-    case EGM_MSG_GET_START:
-        return egm_get_step;
-    case EGM_MSG_PUT_START:
-        return egm_put_step;
-    case EGM_MSG_PUT_END:
-        return egm_put_end_step;
-    case EGM_MSG_REMOVE:
-        return egm_remove_step;
-    case EGM_MSG_REMOVE_ALL:
-        return egm_remove_all_step;
-    case EGM_MSG_REMOVE_MATCHING:
-        return egm_remove_matching_step;
-    default:
-        return NULL;
-    }
-}
+/* What becomes of a message: it is answered in its event, or it is a request that may outlive it.
+ */
+struct handler {
+    void (*answer)(struct egm_master *, uint32_t peer, const struct egm_frame *, struct egm_cursor);
+    enum egm_step (*step)(struct egm_master *, struct egm_request *);
+};
+
+static const struct handler handlers[] = {
+    [EGM_MSG_HELLO] = {.answer = hello_message},
+    [EGM_MSG_SESSION] = {.answer = egm_session_message},
+    [EGM_MSG_PING] = {.answer = egm_ping_message},
+    [EGM_MSG_LAYOUT] = {.answer = egm_layout_message},
+    [EGM_MSG_EXIST] = {.step = egm_exist_step},
+    [EGM_MSG_PREFIX] = {.step = egm_prefix_step},
+    [EGM_MSG_GET_START] = {.step = egm_get_step},
+    [EGM_MSG_OP_END] = {.answer = egm_op_end_message},
+    [EGM_MSG_PUT_START] = {.step = egm_put_step},
+    [EGM_MSG_PUT_END] = {.step = egm_put_end_step},
+    [EGM_MSG_REMOVE] = {.step = egm_remove_step},
+    [EGM_MSG_REMOVE_ALL] = {.step = egm_remove_all_step},
+    [EGM_MSG_REMOVE_MATCHING] = {.step = egm_remove_matching_step},
+    [EGM_MSG_SUSPECT] = {.answer = egm_suspect_message},
+    [EGM_MSG_MISMATCH] = {.answer = egm_mismatch_message},
+    [EGM_MSG_SESSION_END] = {.answer = egm_session_end_message},
+    [EGM_MSG_STAT] = {.answer = stat_message},
+    [EGM_MSG_MOUNT] = {.answer = egm_mount_message},
+    [EGM_MSG_LEASE_REPLY] = {.answer = egm_lease_reply_message},
+    [EGM_MSG_SLOT_CHANGE] = {.answer = egm_slot_change_message},
+    [EGM_MSG_RECORDS_REPLY] = {.answer = egm_records_reply_message},
+    [EGM_MSG_VERIFY_REPLY] = {.answer = egm_verify_reply_message},
+    [EGM_MSG_UNMOUNT] = {.answer = egm_unmount_message},
+};
 
 void egm_master_receive(struct egm_master *m, uint64_t now_ns, uint32_t peer,
                         const struct egm_frame *frame, uint8_t *payload)
@@ -522,225 +479,20 @@ void egm_master_receive(struct egm_master *m, uint64_t now_ns, uint32_t peer,
                                                        : "no HELLO first");
         return;
     }
-    enum egm_step (*step)(struct egm_master *, struct egm_request *) = step_of(frame->type);
-    if (step) {
-        start_request(m, peer, frame, payload, step);
+    struct handler handler = {0};
+    if (frame->type < sizeof handlers / sizeof handlers[0]) {
+        handler = handlers[frame->type];
+    }
+    if (handler.step) {
+        start_request(m, peer, frame, payload, handler.step);
         return;
     }
-    if (!dispatch_short(m, peer, frame, egm_cursor_of(payload, frame->length))) {
+    if (handler.answer) {
+        handler.answer(m, peer, frame, egm_cursor_of(payload, frame->length));
+    } else {
         egm_master_violation(m, peer, "unknown message");
     }
     egm_free(payload);
-}
-
-/* ---- the life of objects ---- */
-static uint64_t replica_bytes(struct egm_object_replica *r)
-{
-    uint64_t slots = 0;
-    for (uint32_t i = 0; i < r->place_count; i++) {
-        slots += egm_replica_places(r)[i].count;
-    }
-    return slots * EGM_SLOT;
-}
-
-static bool is_legal(enum egm_object_state from, enum egm_object_state to)
-{
-    static const uint8_t next[EGM_OBJECT_STATE_COUNT] = {
-        [EGM_OBJECT_FREE] = 1u << EGM_OBJECT_WRITING | 1u << EGM_OBJECT_QUARANTINED,
-        [EGM_OBJECT_WRITING] =
-            1u << EGM_OBJECT_SEALED | 1u << EGM_OBJECT_REMOVED | 1u << EGM_OBJECT_QUARANTINED,
-        [EGM_OBJECT_SEALED] = 1u << EGM_OBJECT_REMOVED,
-        [EGM_OBJECT_REMOVED] = 1u << EGM_OBJECT_FREE,
-        [EGM_OBJECT_QUARANTINED] = 1u << EGM_OBJECT_REMOVED,
-    };
-    return next[from] >> to & 1u;
-}
-
-void egm_object_set_state(struct egm_master *m, uint32_t id, enum egm_object_state state)
-{
-    struct egm_object *o = egm_object_at(&m->directory, id);
-    EGM_ASSERT(is_legal((enum egm_object_state)o->state, state));
-    for (uint32_t i = 0; i < o->replica_count; i++) {
-        struct egm_object_replica *r = &egm_object_replicas(o)[i];
-        struct egm_mount_state *mount = &m->mounts[r->mount];
-        uint64_t bytes = replica_bytes(r);
-        if (o->state != EGM_OBJECT_FREE) {
-            mount->bytes[o->state] -= bytes;
-        }
-        if (state != EGM_OBJECT_FREE) {
-            mount->bytes[state] += bytes;
-        }
-    }
-    struct egm_tenant *tenant = &m->directory.tenants[o->tenant];
-    if (o->state == EGM_OBJECT_SEALED && o->generation >= tenant->floor) {
-        tenant->sealed_count--;
-    }
-    if (state == EGM_OBJECT_SEALED) {
-        tenant->sealed_count++;
-    }
-    o->state = (uint8_t)state;
-}
-
-/* Sealed objects may be evicted, hard-pinned ones never: those are in no queue. */
-void egm_object_enqueue(struct egm_master *m, uint32_t id)
-{
-    struct egm_object *o = egm_object_at(&m->directory, id);
-    if (o->state == EGM_OBJECT_SEALED && !(o->flags & EGM_OBJECT_HARD_PIN)) {
-        egm_eviction_add(&m->mounts[egm_object_replicas(o)[0].mount].eviction, &m->directory, id);
-    }
-}
-
-static void unqueue(struct egm_master *m, uint32_t id, bool evicted)
-{
-    struct egm_object *o = egm_object_at(&m->directory, id);
-    if (o->queue != EGM_QUEUE_NONE) {
-        egm_eviction_remove(&m->mounts[egm_object_replicas(o)[0].mount].eviction, &m->directory, id,
-                            evicted);
-    }
-}
-
-void egm_object_remove(struct egm_master *m, uint32_t id, bool evicted)
-{
-    struct egm_object *o = egm_object_at(&m->directory, id);
-    if (o->state == EGM_OBJECT_SEALED) {
-        egm_directory_remove_key(&m->directory, id);
-        unqueue(m, id, evicted);
-    } else {
-        egm_session_unlink_write(m, id);
-    }
-    egm_object_set_state(m, id, EGM_OBJECT_REMOVED);
-    egm_record_object(m, id, EGM_RECORD_DROP);
-    egm_object_release(m, id);
-}
-
-void egm_object_release(struct egm_master *m, uint32_t id)
-{
-    struct egm_object *o = egm_object_at(&m->directory, id);
-    bool is_acked = true;
-    for (uint32_t i = 0; i < o->replica_count; i++) {
-        is_acked = is_acked && egm_object_replicas(o)[i].is_acked;
-    }
-    egm_request_settle(m, id);
-    if (!is_acked) {
-        return;
-    }
-    if (o->readers > 0 && !EGM_MUTANT(12)) {
-        return; /* keeps I3 (a) */
-    }
-    egm_object_set_state(m, id, EGM_OBJECT_FREE);
-    for (uint32_t i = 0; i < o->replica_count; i++) {
-        struct egm_object_replica *r = &egm_object_replicas(o)[i];
-        struct egm_mount_state *mount = &m->mounts[r->mount];
-        for (uint32_t p = 0; p < r->place_count && mount->provider != EGM_NONE; p++) {
-            egm_extents_give(&mount->extents, egm_replica_places(r)[p]);
-        }
-    }
-    egm_directory_free(&m->directory, id);
-    egm_master_wake(m);
-}
-
-bool egm_object_is_visible(const struct egm_master *m, struct egm_object *o, uint32_t session)
-{
-    if (o->state != EGM_OBJECT_SEALED ||
-        (o->generation < m->directory.tenants[o->tenant].floor && !EGM_MUTANT(7))) {
-        return false;
-    }
-    for (uint32_t i = 0; i < o->replica_count; i++) {
-        uint32_t mount = egm_object_replicas(o)[i].mount;
-        if (egm_mount_is_leased(m, mount) && !egm_session_suspects(m, session, mount)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool egm_object_is_held(const struct egm_master *m, const struct egm_object *o)
-{
-    return o->hold_until_ns > m->now_ns;
-}
-
-/* ---- sweeps ---- */
-/* An object lost some of its replicas with their mounts: goes on with the others. */
-static void strip_replicas(struct egm_master *m, uint32_t id)
-{
-    struct egm_object *o = egm_object_at(&m->directory, id);
-    struct egm_object_replica *replicas = egm_object_replicas(o);
-    unqueue(m, id, false);
-    uint8_t kept = 0;
-    for (uint32_t i = 0; i < o->replica_count; i++) {
-        if (m->mounts[replicas[i].mount].provider != EGM_NONE) {
-            replicas[kept++] = replicas[i];
-        } else if (replicas[i].place_count > 1) {
-            egm_free(replicas[i].many);
-        }
-    }
-    if (kept == 1) {
-        struct egm_object_replica last = replicas[0];
-        egm_free(replicas);
-        o->replicas.one = last;
-    }
-    o->replica_count = kept;
-    egm_object_enqueue(m, id);
-}
-
-static void sweep_object(struct egm_master *m, uint32_t id)
-{
-    struct egm_object *o = egm_object_at(&m->directory, id);
-    if (o->state == EGM_OBJECT_FREE) {
-        return;
-    }
-    uint32_t gone = 0;
-    for (uint32_t i = 0; i < o->replica_count; i++) {
-        struct egm_object_replica *r = &egm_object_replicas(o)[i];
-        if (m->mounts[r->mount].provider == EGM_NONE) {
-            r->is_acked = true;
-            gone++;
-        }
-    }
-    bool is_below = !EGM_MUTANT(7) && o->state == EGM_OBJECT_SEALED &&
-                    o->generation < m->directory.tenants[o->tenant].floor;
-    if (o->state == EGM_OBJECT_REMOVED) {
-        egm_object_release(m, id);
-    } else if (is_below || gone == o->replica_count) {
-        egm_object_remove(m, id, false);
-    } else if (gone > 0) {
-        strip_replicas(m, id);
-    }
-}
-
-static void release_retired_mounts(struct egm_master *m)
-{
-    for (uint32_t i = 0; i < m->mount_count; i++) {
-        if (m->mounts[i].provider == EGM_NONE) {
-            egm_extents_release(&m->mounts[i].extents);
-            egm_eviction_release(&m->mounts[i].eviction);
-        }
-    }
-}
-
-/* Objects of gone mounts and below floors go a slab's piece at a time, so that nobody waits for a
- * sweep (B48). */
-static void sweep(struct egm_master *m)
-{
-    uint32_t end = m->sweep_at + SWEEP_SLOTS < m->directory.slot_count ? m->sweep_at + SWEEP_SLOTS
-                                                                       : m->directory.slot_count;
-    for (; m->sweep_at < end; m->sweep_at++) {
-        sweep_object(m, m->sweep_at);
-    }
-    if (m->sweep_at >= m->directory.slot_count) {
-        m->sweep_is_on = m->sweep_again;
-        m->sweep_again = false;
-        m->sweep_at = 0;
-        if (!m->sweep_is_on) {
-            release_retired_mounts(m);
-        }
-    }
-}
-
-void egm_master_sweep(struct egm_master *m)
-{
-    m->sweep_again = m->sweep_is_on;
-    m->sweep_is_on = true;
 }
 
 /* ---- time ---- */
@@ -767,7 +519,7 @@ bool egm_master_run(struct egm_master *m, uint64_t now_ns)
         run_request(m, r);
     }
     if (m->sweep_is_on && !was_long) {
-        sweep(m);
+        egm_object_sweep(m);
     }
     bool resyncs = !was_long && egm_records_resync(m);
     return resyncs || m->sweep_is_on || !egm_list_is_empty(&m->runnable);

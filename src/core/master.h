@@ -18,7 +18,8 @@
  *        runs. A provider that reports a higher term raises the core's.
  *
  * Reading order: master_state.h (everything it knows), master.c (dispatch, requests, tick),
- * master_put.c, master_get.c, master_remove.c, master_mount.c, master_session.c, master_evict.c. */
+ * master_object.c, master_put.c, master_get.c, master_remove.c, master_mount.c, master_session.c,
+ * master_evict.c. */
 #ifndef EGM_CORE_MASTER_H
 #define EGM_CORE_MASTER_H
 
@@ -59,6 +60,7 @@ struct egm_master_options {
     uint64_t hold_ms;          /* default_kv_lease_ttl; default 10000 */
     uint64_t session_ttl_ms;   /* client_ttl; default 10000 */
     uint64_t segment_lease_ms; /* default 5000 */
+    uint64_t read_lease_ms;    /* least duration of a read lease; default 4000 */
     uint64_t put_timeout_ms;   /* an un-ended put is given up after; default 30000 */
     uint64_t soft_pin_ttl_ms;  /* default 1800000 */
     double high_watermark;     /* background eviction keeps use below; default 0.95 */

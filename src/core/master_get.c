@@ -2,17 +2,72 @@
 /* EXIST, PREFIX, GET_START, OP_END: look-ups in prefetched windows; read leases.
  *
  * A lease belongs to the operation {session, op}: while it runs, the objects' places are not reused
- * (I3 a), whatever is removed meanwhile. It ends by OP_END, at its deadline, or with its session.
- * The duration told to the requester never reaches beyond the provider's own lease on the mounts
- * involved (I13). */
+ * (I3 a), whatever is removed meanwhile. It is granted for a duration by the operation's bytes, and
+ * each PING of the session moves it on by that duration, all objects as a whole; so it ends by
+ * OP_END, with its session, or when its last renewal has run out. What is told to the requester
+ * never reaches beyond what is kept here, the call's deadline, the session's time, and the
+ * providers' own leases on the mounts involved (I13). Model: docs/design/0007. */
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/mutant.h"
 
 #include "core/master_state.h"
 
 #include <errno.h>
 
+/* 256 MiB/s, of a slow wire: who is slower lives on renewals. */
+#define LEASE_BYTES_PER_MS ((UINT64_C(256) << 20) / 1000)
+/* As long as a session's ttl: a reader that is gone blocks nobody for longer than its session. */
+#define LEASE_MOST_MS 10000u
+
 /* ---- read ops ---- */
+/* For how long the op may be leased from now on. */
+static uint64_t lease_of(const struct egm_master *m, const struct egm_op *op)
+{
+    uint64_t ms = egm_min_u64(m->options.read_lease_ms + op->bytes / LEASE_BYTES_PER_MS,
+                              egm_max_u64(LEASE_MOST_MS, m->options.read_lease_ms));
+    /* A session whose time is up lives until the next tick: it is promised nothing beyond. */
+    uint64_t until_ns = egm_min_u64(m->sessions[op->session].until_ns, op->deadline_ns);
+    uint64_t ns = egm_min_u64(egm_ms(ms), until_ns > m->now_ns ? until_ns - m->now_ns : 0);
+    for (uint32_t i = 0; i < op->mount_count && !EGM_MUTANT(31); i++) {
+        ns = egm_min_u64(ns, egm_mount_lease_left(m, op->mounts[i]));
+    }
+    return ns;
+}
+
+/* False: it has no room for another mount. */
+static bool add_mount(struct egm_op *op, uint32_t mount)
+{
+    for (uint32_t i = 0; i < op->mount_count; i++) {
+        if (op->mounts[i] == mount) {
+            return true;
+        }
+    }
+    if (op->mount_count == EGM_OP_MOUNTS) {
+        return false;
+    }
+    op->mounts[op->mount_count++] = mount;
+    return true;
+}
+
+uint32_t egm_ops_renew(struct egm_master *m, uint32_t session, struct egm_buf *out)
+{
+    uint32_t count = 0;
+    EGM_LIST_FOR_EACH (link, &m->ops) {
+        struct egm_op *op = egm_container_of(link, struct egm_op, link);
+        uint64_t ms = op->session == session ? lease_of(m, op) / 1000000 : 0;
+        if (ms == 0 || count == EGM_MAX_RENEWALS) {
+            continue;
+        }
+        if (!EGM_MUTANT(30)) {
+            op->until_ns = egm_max_u64(op->until_ns, m->now_ns + egm_ms(ms));
+        }
+        egm_put_renewal(out, &(struct egm_renewal){.op = op->id, .lease_ms = (uint32_t)ms});
+        count++;
+    }
+    return count;
+}
+
 void egm_op_end(struct egm_master *m, struct egm_op *op)
 {
     egm_list_remove(&op->link);
@@ -26,8 +81,10 @@ void egm_op_end(struct egm_master *m, struct egm_op *op)
     egm_free(op);
 }
 
-void egm_op_end_message(struct egm_master *m, struct egm_cursor cursor)
+void egm_op_end_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                        struct egm_cursor cursor)
 {
+    (void)peer, (void)frame; /* one-way: nothing is answered */
     struct egm_op_end end;
     egm_take_op_end(&cursor, &end);
     uint32_t session = egm_session_find(m, end.session);
@@ -213,17 +270,16 @@ static bool begin_get(struct egm_master *m, struct egm_request *r)
     if (!begin_keys(m, r, head.key_count)) {
         return false;
     }
-    r->deadline_ns = m->now_ns + egm_ms(egm_min_u64(head.deadline_ms, 3600000));
-    /* A session whose time is up lives until the next tick: it is promised nothing beyond. */
-    uint64_t until_ns = egm_max_u64(m->sessions[r->session].until_ns, m->now_ns);
-    r->result = egm_min_u64(head.deadline_ms, (until_ns - m->now_ns) / 1000000);
     if (head.op) {
         r->op = egm_alloc(sizeof *r->op + (size_t)r->count * sizeof r->op->objects[0]);
         if (!r->op) {
             egm_request_fail(m, r, -ENOMEM, NULL);
             return false;
         }
-        *r->op = (struct egm_op){.id = head.op, .session = r->session};
+        *r->op = (struct egm_op){.id = head.op,
+                                 .session = r->session,
+                                 .deadline_ns =
+                                     m->now_ns + egm_ms(egm_min_u64(head.deadline_ms, 3600000))};
         egm_list_init(&r->op->link);
     }
     egm_put_items_reply(&r->reply, &(struct egm_items_reply){.count = r->count});
@@ -238,37 +294,40 @@ static void get_one(struct egm_master *m, struct egm_request *r, uint32_t id)
         return;
     }
     struct egm_object *o = egm_object_at(&m->directory, id);
-    uint64_t lease_ns = 0;
-    for (uint32_t i = 0; i < o->replica_count; i++) {
+    int code = EGM_E_NOT_READY;
+    for (uint32_t i = 0; i < o->replica_count && code != EGM_E_AGAIN; i++) {
         uint32_t mount = egm_object_replicas(o)[i].mount;
         if (egm_mount_is_leased(m, mount)) {
-            lease_ns = egm_max_u64(
-                lease_ns, m->providers[m->mounts[mount].provider].lease_until_ns - m->now_ns);
+            code = !r->op || add_mount(r->op, mount) ? 0 : EGM_E_AGAIN;
         }
     }
-    if (lease_ns == 0) {
-        egm_put_entry_of(&r->reply, m, NULL, EGM_E_NOT_READY);
+    if (code < 0) {
+        egm_put_entry_of(&r->reply, m, NULL, code);
         return;
     }
     hold(m, o);
     if (r->op) {
         o->readers++;
         r->op->objects[r->op->count++] = id;
-        r->result = egm_min_u64(r->result, lease_ns / 1000000);
+        r->op->bytes += o->size;
         m->counters.hit_count++;
     }
     egm_put_entry_of(&r->reply, m, o, 0);
 }
 
-/* The objects found so far stay leased while the request gives way: it is listed from the first one
- * on. */
-static void list_op(struct egm_master *m, struct egm_request *r)
+/* The request is over: its op, if any, is listed and leased from now on. What was found in earlier
+ * turns was pinned since. Returns the duration to tell. */
+static uint32_t list_op(struct egm_master *m, struct egm_request *r)
 {
-    if (r->op) {
-        r->op->until_ns = r->deadline_ns;
-        egm_list_push_back(&m->ops, &r->op->link);
-        r->op = NULL;
+    struct egm_op *op = r->op;
+    if (!op) {
+        return 0;
     }
+    uint64_t ms = lease_of(m, op) / 1000000;
+    op->until_ns = m->now_ns + egm_ms(ms);
+    egm_list_push_back(&m->ops, &op->link);
+    r->op = NULL;
+    return (uint32_t)ms;
 }
 
 enum egm_step egm_get_step(struct egm_master *m, struct egm_request *r)
@@ -276,11 +335,16 @@ enum egm_step egm_get_step(struct egm_master *m, struct egm_request *r)
     if (!r->has_begun && !begin_get(m, r)) {
         return EGM_STEP_DONE;
     }
+    if (egm_session_live(m, r->session_id) != r->session) {
+        /* It ended while the request gave way; its number may be another's, whose PINGs must not
+         * renew this op. */
+        egm_request_fail(m, r, EGM_E_NOT_FOUND, NULL);
+        return EGM_STEP_DONE;
+    }
     uint32_t ids[EGM_FIND_WINDOW];
     for (uint32_t n = 0; n < EGM_TURN_KEYS && r->done < r->count;) {
         uint32_t count = find_visible(m, r, ids);
         if (count == 0) {
-            list_op(m, r);
             return broken_keys(m, r);
         }
         for (uint32_t i = 0; i < count; i++) {
@@ -292,9 +356,7 @@ enum egm_step egm_get_step(struct egm_master *m, struct egm_request *r)
     if (r->done < r->count) {
         return EGM_STEP_YIELD;
     }
-    list_op(m, r);
-    /* Only now is the shortest lease among the mounts known. */
-    egm_patch_u32(&r->reply, r->reply_begin + EGM_FRAME_HEADER + 4, (uint32_t)r->result);
+    egm_patch_u32(&r->reply, r->reply_begin + EGM_FRAME_HEADER + 4, list_op(m, r));
     egm_master_reply(m, r->peer, &r->reply, r->reply_begin);
     return EGM_STEP_DONE;
 }

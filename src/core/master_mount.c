@@ -36,6 +36,13 @@ bool egm_mount_is_leased(const struct egm_master *m, uint32_t mount)
            m->providers[m->mounts[mount].provider].lease_until_ns > m->now_ns;
 }
 
+uint64_t egm_mount_lease_left(const struct egm_master *m, uint32_t mount)
+{
+    uint32_t provider = m->mounts[mount].provider;
+    uint64_t until_ns = provider != EGM_NONE ? m->providers[provider].lease_until_ns : 0;
+    return until_ns > m->now_ns ? until_ns - m->now_ns : 0;
+}
+
 bool egm_mount_is_placeable(const struct egm_master *m, uint32_t mount)
 {
     /* Not before its provider has accepted the term of what would be placed: a later master could

@@ -212,8 +212,10 @@ void egm_records_forget(struct egm_master *m, const struct egm_request *request)
     }
 }
 
-void egm_records_reply_message(struct egm_master *m, uint32_t peer, struct egm_cursor cursor)
+void egm_records_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                               struct egm_cursor cursor)
 {
+    (void)frame; /* batches are answered in order, by their sequence */
     struct egm_records_reply reply;
     egm_take_records_reply(&cursor, &reply);
     uint32_t provider = m->peers[peer].provider;
@@ -315,8 +317,10 @@ void egm_records_release(struct egm_provider_state *p)
 }
 
 /* ---- verification after a requester saw a checksum mismatch ---- */
-void egm_mismatch_message(struct egm_master *m, struct egm_cursor cursor)
+void egm_mismatch_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                          struct egm_cursor cursor)
 {
+    (void)peer, (void)frame; /* one-way */
     struct egm_mismatch mismatch;
     egm_take_mismatch(&cursor, &mismatch);
     uint32_t id = cursor.failed ? EGM_NO_OBJECT

@@ -107,8 +107,10 @@ bool egm_session_suspects(const struct egm_master *m, uint32_t session, uint32_t
     return false;
 }
 
-void egm_suspect_message(struct egm_master *m, struct egm_cursor cursor)
+void egm_suspect_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                         struct egm_cursor cursor)
 {
+    (void)peer, (void)frame; /* one-way */
     struct egm_suspect suspect;
     egm_take_suspect(&cursor, &suspect);
     uint32_t session = egm_session_live(m, suspect.session);
@@ -411,6 +413,27 @@ static void write_has_stopped(struct egm_master *m, uint32_t session, uint64_t g
     }
 }
 
+/* Appends the generations whose writer must stop, QUARANTINED ones and claims; returns how many. */
+static uint32_t put_revoked(struct egm_master *m, uint32_t session, struct egm_buf *out)
+{
+    const struct egm_session_state *s = &m->sessions[session];
+    uint32_t count = 0;
+    uint32_t id = s->first_write;
+    while (id != EGM_NO_OBJECT) {
+        const struct egm_object *o = egm_object_at(&m->directory, id);
+        if (o->state == EGM_OBJECT_QUARANTINED) {
+            egm_put_generation(out, &(struct egm_generation){.value = o->generation});
+            count++;
+        }
+        id = o->next;
+    }
+    for (uint32_t i = 0; i < s->claim_count; i++) {
+        egm_put_generation(out, &(struct egm_generation){.value = s->claims[i].write.generation});
+        count++;
+    }
+    return count;
+}
+
 void egm_ping_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                       struct egm_cursor cursor)
 {
@@ -421,9 +444,10 @@ void egm_ping_message(struct egm_master *m, uint32_t peer, const struct egm_fram
         return;
     }
     uint32_t session = egm_session_live(m, ping.session);
-    struct egm_ping_reply reply = {.ttl_ms = (uint32_t)m->options.session_ttl_ms,
-                                   .layout = m->layout};
-    reply.status = session == EGM_NONE ? egm_status_to_wire(EGM_E_NOT_FOUND) : 0;
+    struct egm_ping_reply reply = {
+        .status = session == EGM_NONE ? egm_status_to_wire(EGM_E_NOT_FOUND) : 0,
+        .ttl_ms = (uint32_t)m->options.session_ttl_ms,
+        .layout = m->layout};
     if (session != EGM_NONE) {
         m->sessions[session].until_ns = m->now_ns + egm_ms(m->options.session_ttl_ms);
         for (uint32_t i = 0; i < ping.stopped_count; i++) {
@@ -432,25 +456,15 @@ void egm_ping_message(struct egm_master *m, uint32_t peer, const struct egm_fram
             write_has_stopped(m, session, stopped.value);
         }
     }
-    uint32_t first = session == EGM_NONE ? EGM_NO_OBJECT : m->sessions[session].first_write;
-    for (uint32_t id = first; id != EGM_NO_OBJECT; id = egm_object_at(&m->directory, id)->next) {
-        reply.revoked_count += egm_object_at(&m->directory, id)->state == EGM_OBJECT_QUARANTINED;
-    }
-    uint32_t claim_count = session == EGM_NONE ? 0 : m->sessions[session].claim_count;
-    reply.revoked_count += claim_count;
     egm_buf_clear(&m->scratch);
     size_t begin = egm_frame_begin(&m->scratch, EGM_MSG_PING_REPLY, frame->request);
     egm_put_ping_reply(&m->scratch, &reply);
-    for (uint32_t id = first; id != EGM_NO_OBJECT; id = egm_object_at(&m->directory, id)->next) {
-        const struct egm_object *o = egm_object_at(&m->directory, id);
-        if (o->state == EGM_OBJECT_QUARANTINED) {
-            egm_put_generation(&m->scratch, &(struct egm_generation){.value = o->generation});
-        }
-    }
-    for (uint32_t i = 0; i < claim_count; i++) {
-        egm_put_generation(
-            &m->scratch,
-            &(struct egm_generation){.value = m->sessions[session].claims[i].write.generation});
+    if (session != EGM_NONE) {
+        size_t counts = m->scratch.len - 8; /* the head's last two fields */
+        uint32_t revoked_count = put_revoked(m, session, &m->scratch);
+        uint32_t renewed_count = egm_ops_renew(m, session, &m->scratch);
+        egm_patch_u32(&m->scratch, counts, revoked_count);
+        egm_patch_u32(&m->scratch, counts + 4, renewed_count);
     }
     egm_master_reply(m, peer, &m->scratch, begin);
 }

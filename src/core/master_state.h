@@ -127,11 +127,18 @@ struct egm_mount_state {
 };
 
 /* ---- read ops ---- */
+#define EGM_OP_MOUNTS \
+    64 /* of one op; what lies on further ones is asked for again, in another op */
+
 struct egm_op {
     struct egm_link link;
     uint64_t id;
     uint32_t session;
-    uint64_t until_ns;
+    uint64_t until_ns;    /* of its lease; each PING of the session moves it on */
+    uint64_t deadline_ns; /* the call's: no lease reaches beyond */
+    uint64_t bytes;       /* of its objects: they size the lease */
+    uint32_t mount_count; /* that its entries name */
+    uint32_t mounts[EGM_OP_MOUNTS];
     uint32_t count;
     uint32_t objects[];
 };
@@ -240,14 +247,12 @@ uint64_t egm_master_generation(struct egm_master *m);
 uint64_t egm_master_generation_ahead(const struct egm_master *m, uint32_t n);
 /* For placement: fast, seeded once; nobody gains by guessing it. */
 uint64_t egm_master_random(struct egm_master *m);
-/* Starts a walk over all objects that removes those of retired mounts and below floors. */
-void egm_master_sweep(struct egm_master *m);
 static inline uint64_t egm_ms(uint64_t ms)
 {
     return ms * 1000000u;
 }
 
-/* ---- object life (master.c) ---- */
+/* ---- master_object.c: the life of objects ---- */
 /* The only place where an object changes state: legal moves, mounts' byte counters, tenant's count
  * (D3, I10). */
 void egm_object_set_state(struct egm_master *m, uint32_t id, enum egm_object_state state);
@@ -261,6 +266,10 @@ void egm_object_release(struct egm_master *m, uint32_t id);
 /* True when a get by this session would find it (I6, D5). session EGM_NONE: any. */
 bool egm_object_is_visible(const struct egm_master *m, struct egm_object *o, uint32_t session);
 bool egm_object_is_held(const struct egm_master *m, const struct egm_object *o);
+/* Starts a walk over all objects that removes those of retired mounts and below floors. */
+void egm_master_sweep(struct egm_master *m);
+/* A turn's share of that walk. Pre: m->sweep_is_on. */
+void egm_object_sweep(struct egm_master *m);
 
 /* ---- master_session.c ---- */
 void egm_session_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
@@ -269,7 +278,8 @@ void egm_ping_message(struct egm_master *m, uint32_t peer, const struct egm_fram
                       struct egm_cursor cursor);
 void egm_session_end_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                              struct egm_cursor cursor);
-void egm_suspect_message(struct egm_master *m, struct egm_cursor cursor);
+void egm_suspect_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                         struct egm_cursor cursor);
 uint32_t egm_session_find(const struct egm_master *m, uint64_t id); /* live or not; EGM_NONE */
 /* Live session of that id that has said what it writes, or EGM_NONE. */
 uint32_t egm_session_live(const struct egm_master *m, uint64_t id);
@@ -297,10 +307,12 @@ void egm_slot_change_message(struct egm_master *m, uint32_t peer, const struct e
                              struct egm_cursor cursor);
 void egm_lease_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                              struct egm_cursor cursor);
-void egm_records_reply_message(struct egm_master *m, uint32_t peer, struct egm_cursor cursor);
+void egm_records_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                               struct egm_cursor cursor);
 void egm_layout_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                         struct egm_cursor cursor);
-void egm_mismatch_message(struct egm_master *m, struct egm_cursor cursor);
+void egm_mismatch_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                          struct egm_cursor cursor);
 void egm_verify_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                               struct egm_cursor cursor);
 void egm_provider_disconnected(struct egm_master *m, uint32_t provider);
@@ -310,6 +322,8 @@ void egm_provider_release(struct egm_provider_state *p);
 bool egm_mount_is_mounted(const struct egm_master *m,
                           uint32_t mount); /* its objects count as present */
 bool egm_mount_is_leased(const struct egm_master *m, uint32_t mount); /* and grants may be made */
+/* For how long from now on that right lasts, whatever the provider's phase; 0: it does not. */
+uint64_t egm_mount_lease_left(const struct egm_master *m, uint32_t mount);
 bool egm_mount_is_placeable(const struct egm_master *m,
                             uint32_t mount); /* and new objects may go there */
 /* The session re-attached, or its slot is free: mounts that waited for it go on. */
@@ -340,8 +354,12 @@ enum egm_step egm_put_end_step(struct egm_master *m, struct egm_request *r);
 enum egm_step egm_remove_step(struct egm_master *m, struct egm_request *r);
 enum egm_step egm_remove_all_step(struct egm_master *m, struct egm_request *r);
 enum egm_step egm_remove_matching_step(struct egm_master *m, struct egm_request *r);
-void egm_op_end_message(struct egm_master *m, struct egm_cursor cursor);
+void egm_op_end_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                        struct egm_cursor cursor);
 void egm_op_tick(struct egm_master *m);
+/* A PING of the session came: its ops' leases run on. Appends a renewal for each; returns how many.
+ */
+uint32_t egm_ops_renew(struct egm_master *m, uint32_t session, struct egm_buf *out);
 void egm_op_end(struct egm_master *m, struct egm_op *op);
 /* Decodes up to EGM_FIND_WINDOW keys of the request; returns how many. Keys stay valid until the
  * next call. */

@@ -18,7 +18,8 @@
  *   live table       What may be copied over the data port: generation -> extents, granted (one may
  *                    write) or sealed (all may read). An entry that is dropped while a transfer
  *                    runs becomes dying: nobody may start on it, and the acknowledgement of the
- *                    drop waits for the last transfer.
+ *                    drop waits for the last transfer. A write that still runs when its entry is
+ *                    sealed is revoked, and keeps readers waiting until it has ended.
  *   slots            Importer numbers. FREE -> ASSIGNING (the master is being told) -> HELD ->
  *                    FREEING (told that it is provably gone) -> FREE; or ASSIGNING -> REFUSED. Only
  *                    a HELD slot's importer is given anything. Slots outlive connections: MOUNT
@@ -161,8 +162,9 @@ struct egm_pcore_access {
 EGM_MUST_CHECK int egm_pcore_access_begin(struct egm_pcore *core,
                                           const struct egm_pcore_access *access,
                                           uint32_t *ret_live);
-/* True when the running transfer works on something dead and should stop. */
-bool egm_pcore_access_is_revoked(const struct egm_pcore *core, uint32_t live);
+/* True when the running transfer should stop, and its connection be closed: it works on something
+ * dead, or writes what has been sealed meanwhile. */
+bool egm_pcore_access_is_revoked(const struct egm_pcore *core, uint32_t live, bool is_write);
 void egm_pcore_access_end(struct egm_pcore *core, uint32_t live, bool was_write);
 
 /* The highest floor heard for a tenant's hash; 0: none. */

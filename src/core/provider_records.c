@@ -302,9 +302,19 @@ int egm_pcore_access_begin(struct egm_pcore *core, const struct egm_pcore_access
     return 0;
 }
 
-bool egm_pcore_access_is_revoked(const struct egm_pcore *core, uint32_t live)
+/* A write that its SEAL finds running is an orphan. Its session named this generation in PUT_END,
+ * and it does that when each WRITE of the generation was answered (a WRITE has ended here before it
+ * is answered) or its connection was given up, the bytes having gone over another one. So the
+ * orphan's connection is one that its requester has left: what else is under way on it, of this
+ * generation or of others, is given up as well, and closing it takes nothing from a writer that
+ * goes on. The bytes that it has stored are those of the same put at the same places, and nobody
+ * reads before it has ended, so nothing torn is seen. Without this it would end when the kernel
+ * finds the peer gone, after half a minute, and no reader be let in until then. */
+bool egm_pcore_access_is_revoked(const struct egm_pcore *core, uint32_t live, bool is_write)
 {
-    return egm_live_at(core, live)->state == EGM_LIVE_DYING;
+    uint8_t state = egm_live_at(core, live)->state;
+
+    return state == EGM_LIVE_DYING || (is_write && state == EGM_LIVE_SEALED);
 }
 
 void egm_pcore_access_end(struct egm_pcore *core, uint32_t live, bool was_write)

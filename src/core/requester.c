@@ -30,6 +30,7 @@ void egm_requester_init(struct egm_requester *r, uint64_t session, uint64_t host
     memcpy(r->name, name, strlen(name));
     memcpy(r->tenant, tenant, strlen(tenant));
     egm_list_init(&r->write_sets);
+    egm_list_init(&r->readings);
 }
 
 void egm_requester_release(struct egm_requester *r)
@@ -209,6 +210,34 @@ static void revoke(struct egm_requester *r, uint64_t generation)
     }
 }
 
+/* For how long the op is renewed, by the renewals at the cursor; 0: it is not named. */
+static uint32_t renewed_ms(struct egm_cursor cursor, uint32_t count, uint64_t op)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct egm_renewal renewal;
+        egm_take_renewal(&cursor, &renewal);
+        if (renewal.op == op) {
+            return renewal.lease_ms;
+        }
+    }
+    return 0;
+}
+
+/* R1 */
+static void renew_reads(struct egm_requester *r, struct egm_cursor cursor, uint32_t count,
+                        uint64_t sent_ns)
+{
+    EGM_LIST_FOR_EACH (link, &r->readings) {
+        struct egm_reading *reading = egm_container_of(link, struct egm_reading, link);
+        uint32_t ms =
+            EGM_MUTANT(29) ? reading->lease_ms : renewed_ms(cursor, count, reading->op_id);
+        if (ms > 0) {
+            reading->until_ns =
+                egm_max_u64(reading->until_ns, egm_session_valid_until(sent_ns, ms));
+        }
+    }
+}
+
 int egm_requester_take_ping_reply(struct egm_requester *r, const void *payload, size_t size,
                                   uint64_t instance, uint64_t sent_ns)
 {
@@ -220,7 +249,9 @@ int egm_requester_take_ping_reply(struct egm_requester *r, const void *payload, 
     }
 
     egm_take_ping_reply(&cursor, &reply);
-    if (cursor.failed || egm_cursor_left(&cursor) != reply.revoked_count * UINT64_C(8)) {
+    if (cursor.failed || reply.renewed_count > EGM_MAX_RENEWALS ||
+        egm_cursor_left(&cursor) !=
+            reply.revoked_count * UINT64_C(8) + reply.renewed_count * UINT64_C(12)) {
         return EGM_E_PROTO;
     }
     if (reply.status != 0) {
@@ -245,6 +276,7 @@ int egm_requester_take_ping_reply(struct egm_requester *r, const void *payload, 
         egm_take_generation(&cursor, &generation);
         revoke(r, generation.value);
     }
+    renew_reads(r, cursor, reply.renewed_count, sent_ns);
     return 0;
 }
 
@@ -356,6 +388,29 @@ void egm_requester_close_writes(struct egm_requester *r, struct egm_write_set *s
         report_stopped(r, set->writes[i].generation);
     }
     set->count = 0;
+}
+
+/* ---- reads ---- */
+
+void egm_requester_open_read(struct egm_requester *r, struct egm_reading *reading, uint64_t sent_ns)
+{
+    reading->until_ns = egm_session_valid_until(sent_ns, reading->lease_ms);
+    egm_list_push_back(&r->readings, &reading->link);
+    reading->is_open = true;
+}
+
+int egm_requester_may_read(const struct egm_requester *r, const struct egm_reading *reading,
+                           uint64_t now_ns)
+{
+    (void)r; /* whose lock covers until_ns */
+    return now_ns < reading->until_ns ? 0 : EGM_E_STALE;
+}
+
+void egm_requester_close_read(struct egm_requester *r, struct egm_reading *reading)
+{
+    (void)r;
+    egm_list_remove(&reading->link);
+    reading->is_open = false;
 }
 
 /* ---- retries ---- */

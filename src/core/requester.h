@@ -20,6 +20,14 @@
  *      we have, means that we do not have it. So a set is marked before its request is sent, and
  *      what happened since then revokes it when it is opened.
  *
+ *   R1 (keeps I4): a read op may be relied on until its until_ns: when GET_START was *sent* +
+ *      lease_ms - margin, moved on by each PING_REPLY that names the op, to when that PING was sent
+ *      + its lease_ms - margin. It never goes back, so answers may come in any order, late, or
+ *      twice. An op that a reply does not name is not moved: the master may have dropped it before
+ *      that PING came, whatever we thought then (docs/design/0007).
+ *   R2: past until_ns no further byte is asked for by a mover that does not look at the fences
+ *      itself; the item is stale and asked for again. One that does (map) needs no lease for I1.
+ *
  *   write:  OPEN --revoked--> REVOKED --copy returned--> STOPPED --reported by PING--> gone
  *             \--copy returned, PUT_END answered--> gone          \--PUT_END answered--> gone
  *
@@ -130,6 +138,15 @@ struct egm_write_set {
 
 #define EGM_DENIED_KEPT 256u
 
+/* A get's window that is being read, in the requester's list meanwhile. */
+struct egm_reading {
+    struct egm_link link;
+    uint64_t op_id;
+    uint32_t lease_ms; /* as granted */
+    uint64_t until_ns; /* R1 */
+    bool is_open;      /* in the list; changed and read by the operation's thread only */
+};
+
 struct egm_requester {
     uint64_t session, host;
     uint32_t pid;
@@ -143,6 +160,7 @@ struct egm_requester {
     uint64_t layout_version; /* as the master told last */
     uint64_t next_op;
 
+    struct egm_link readings;
     struct egm_link write_sets;
     uint64_t *stopped; /* generations to report */
     size_t stopped_count, stopped_cap;
@@ -199,6 +217,14 @@ void egm_requester_stop_write(struct egm_requester *r, struct egm_writing *write
 /* Takes the set out. With is_ended false its generations are reported as stopped. Pre: all its
  * copies have returned. */
 void egm_requester_close_writes(struct egm_requester *r, struct egm_write_set *set, bool is_ended);
+
+/* The window was granted: it may be read. sent_ns: when its GET_START was. */
+void egm_requester_open_read(struct egm_requester *r, struct egm_reading *reading,
+                             uint64_t sent_ns);
+/* 0; EGM_E_STALE: its lease has run out (R2). */
+EGM_MUST_CHECK int egm_requester_may_read(const struct egm_requester *r,
+                                          const struct egm_reading *reading, uint64_t now_ns);
+void egm_requester_close_read(struct egm_requester *r, struct egm_reading *reading);
 
 /* ---- retries ---- */
 
@@ -258,7 +284,7 @@ struct egm_op {
     uint32_t window[EGM_WINDOW_KEYS]; /* items of it */
     size_t window_count;
     size_t granted_count;
-    uint64_t op_id; /* get */
+    struct egm_reading reading; /* get */
 
     struct egm_place *places;
     size_t place_count, place_cap;
@@ -283,7 +309,7 @@ struct egm_put_params {
 /* Items already DONE (bad arguments) are left alone. gone_since_ns: see egm_retry. */
 void egm_op_init(struct egm_op *op, bool is_put, struct egm_op_item *items, size_t count,
                  uint64_t deadline_ns, uint64_t gone_since_ns);
-/* Pre: its writes are closed. */
+/* Pre: its writes and its reading are closed. */
 void egm_op_release(struct egm_op *op);
 
 /* ASK. Builds the window and writes the request. op_id 0 is for queries. EGM_E_LIMIT or -ENOMEM
@@ -325,7 +351,7 @@ void egm_get_ended(struct egm_op *op, uint64_t now_ns);
 void egm_op_failed(struct egm_op *op, int code, uint64_t now_ns);
 /* WAIT is over. */
 void egm_op_resume(struct egm_op *op);
-/* True while the window's writes must stay in the requester's list. */
+/* True while the window's writes, or its reading, must stay in the requester's list. */
 bool egm_op_is_end_due(const struct egm_op *op);
 /* Gives up: whatever has no result gets `code`; step DONE. */
 void egm_op_abort(struct egm_op *op, int code);

@@ -154,7 +154,8 @@ void egm_op_init(struct egm_op *op, bool is_put, struct egm_op_item *items, size
     op->is_answered = false;
     op->is_end_answered = false;
     op->retry_code = 0;
-    op->op_id = 0;
+    op->reading = (struct egm_reading){0};
+    egm_list_init(&op->reading.link);
     op->places = NULL;
     op->place_cap = 0;
     op->extents = NULL;
@@ -168,7 +169,7 @@ void egm_op_init(struct egm_op *op, bool is_put, struct egm_op_item *items, size
 
 void egm_op_release(struct egm_op *op)
 {
-    EGM_ASSERT(!op->set.is_open);
+    EGM_ASSERT(!op->set.is_open && !op->reading.is_open);
     egm_free(op->places);
     egm_free(op->extents);
     egm_free(op->writes);
@@ -272,7 +273,7 @@ int egm_get_encode_ask(struct egm_op *op, const struct egm_requester *r, uint64_
                                  .key_count = (uint32_t)op->window_count};
     size_t begin = egm_frame_begin(buf, EGM_MSG_GET_START, request);
 
-    op->op_id = op_id;
+    op->reading.op_id = op_id;
     egm_put_get_start(buf, &head);
     put_keys(op, buf);
     egm_frame_end(buf, begin);
@@ -400,6 +401,7 @@ static int take_all(struct egm_op *op, const void *payload, size_t size)
         !egm_cursor_expect(&cursor, reply.count, ENTRY_BYTES, EGM_WINDOW_KEYS)) {
         return EGM_E_PROTO;
     }
+    op->reading.lease_ms = reply.lease_ms;
     for (size_t i = 0; i < op->window_count; i++) {
         if (!take_entry(op, &cursor, &op->items[op->window[i]])) {
             return EGM_E_PROTO;
@@ -579,7 +581,7 @@ int egm_put_encode_end(struct egm_op *op, const struct egm_requester *r, struct 
 
 int egm_get_encode_end(struct egm_op *op, const struct egm_requester *r, struct egm_buf *buf)
 {
-    struct egm_op_end head = {.session = r->session, .op = op->op_id};
+    struct egm_op_end head = {.session = r->session, .op = op->reading.op_id};
     size_t begin = egm_frame_begin(buf, EGM_MSG_OP_END, 0);
 
     egm_put_op_end(buf, &head);

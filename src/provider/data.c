@@ -6,9 +6,9 @@
  * What the peer says about places is believed only as far as the core finds exactly the same in
  * its live table (P4); everything that an honest peer cannot send ends the connection. Bytes go
  * straight between socket and pool, in windows of 4 MiB at most and slices of 250 ms; between them
- * the core is asked whether the generation still lives, so that a peer that stops moving cannot
- * hold up the acknowledgement of a drop for longer than a slice. A transfer without any progress
- * for 30 s ends the connection.
+ * the core is asked whether the transfer may go on, so that a peer that stops moving cannot hold up
+ * the acknowledgement of a drop, nor an orphaned writer the readers of what was sealed, for longer
+ * than a slice. A transfer without any progress for 30 s ends the connection.
  *
  * A generation that the core has not heard of may be on its way from the master: the request waits
  * for RECORDS, up to a second.
@@ -112,10 +112,10 @@ static int begin_access(struct egm_provider *p, const struct request *request, u
     return r == EGM_E_NOT_READY ? EGM_E_STALE : r;
 }
 
-static bool must_stop(struct egm_provider *p, uint32_t live)
+static bool must_stop(struct egm_provider *p, uint32_t live, bool is_write)
 {
     pthread_mutex_lock(&p->lock);
-    bool stop = p->is_stopping || egm_pcore_access_is_revoked(p->core, live);
+    bool stop = p->is_stopping || egm_pcore_access_is_revoked(p->core, live, is_write);
     pthread_mutex_unlock(&p->lock);
     return stop;
 }
@@ -149,7 +149,7 @@ static int move_window(struct egm_data *c, struct iovec *iov, size_t count, bool
             left = still;
             progress_ns = egm_clock_ns();
         }
-        if (egm_clock_ns() - progress_ns > STALL_NS || must_stop(c->provider, live)) {
+        if (egm_clock_ns() - progress_ns > STALL_NS || must_stop(c->provider, live, is_write)) {
             return EGM_E_TIMEOUT;
         }
     }
@@ -197,7 +197,7 @@ static int move_all(struct egm_data *c, const struct request *request, uint32_t 
             at += all[at].iov_len == 0;
         }
         int r = move_window(c, window, n, request->is_write, live);
-        if (r == 0 && at < count && must_stop(c->provider, live)) {
+        if (r == 0 && at < count && must_stop(c->provider, live, request->is_write)) {
             r = EGM_E_STALE;
         }
         if (r < 0) {

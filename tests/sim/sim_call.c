@@ -48,6 +48,9 @@ void req_leave_window(struct requester *r)
     if (c->op.set.is_open) {
         egm_requester_close_writes(&r->core, &c->op.set, c->op.is_end_answered);
     }
+    if (c->op.reading.is_open) {
+        egm_requester_close_read(&r->core, &c->op.reading);
+    }
 }
 
 static void ask_call(struct requester *r, int proc, struct egm_buf *buf)
@@ -69,6 +72,7 @@ static void ask_data(struct requester *r, int proc)
     egm_buf_init(&buf, 1u << 20);
     egm_requester_mark(&r->core, &c->op.set);
     uint64_t request = ++r->main.next_request;
+    c->is_promise_void = false;
     int code = c->op.is_put
                    ? egm_put_encode_ask(&c->op, &r->core, &params, &buf, request, now)
                    : egm_get_encode_ask(&c->op, &r->core, r->core.next_op++, &buf, request, now);
@@ -264,7 +268,8 @@ void req_data_answer(struct requester *r, int proc, const uint8_t *payload, uint
         if (c->op.step == EGM_OP_COPY && c->op.is_put) {
             egm_requester_open_writes(&r->core, &c->op.set);
         } else if (c->op.step == EGM_OP_COPY) {
-            req_note_leases(r, proc, payload, size);
+            egm_requester_open_read(&r->core, &c->op.reading, r->main.sent);
+            req_note_leases(c);
         }
     } else {
         bool is_granted[BATCH] = {false};

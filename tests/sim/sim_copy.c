@@ -240,6 +240,8 @@ void req_copy_step(struct requester *r, int proc)
     int status = !a ? EGM_E_NOT_READY : local_ns(proc) >= c->deadline ? EGM_E_TIMEOUT : 0;
     if (status == 0 && write) {
         status = egm_requester_may_write(&r->core, write, local_ns(proc));
+    } else if (status == 0 && !a->is_map) {
+        status = egm_requester_may_read(&r->core, &c->op.reading, local_ns(proc)); /* R2 */
     }
     if (status == 0 && write && a->is_map &&
         is_dead(a->mem, item->generation, place->extents, place->extent_count)) {
@@ -270,29 +272,19 @@ void req_remote_answer(struct requester *r, int proc, const uint8_t *payload, si
     req_place_done(r, proc, m.status);
 }
 
-/* ---- read leases, as promised by GET_START ---- */
-void req_note_leases(struct requester *r, int proc, const uint8_t *payload, uint32_t size)
+/* ---- read leases: where the window lies; until when is the core's to say (R1) ---- */
+void req_note_leases(struct call *c)
 {
-    struct call *c = &r->call;
-    struct egm_cursor cursor = egm_cursor_of(payload, size);
-    struct egm_items_reply head;
-    egm_take_items_reply(&cursor, &head);
-    uint64_t ns = head.lease_ms * MS;
-    uint64_t margin = ns / 1000 > MS ? ns / 1000 : MS;
-    for (uint32_t i = 0; i < BATCH * 4; i++) {
-        c->leases[i].is_active = false;
-    }
-    for (uint32_t i = 0; i < c->op.place_count && i < BATCH * 4 && ns > margin; i++) {
+    req_drop_leases(c);
+    for (uint32_t i = 0; i < c->op.place_count && i < BATCH * 4; i++) {
         const struct egm_place *place = &c->op.places[i];
         struct read_lease *lease = &c->leases[i];
-        *lease = (struct read_lease){.is_active = place->is_known,
+        *lease = (struct read_lease){.is_active = place->is_known && !c->is_promise_void,
                                      .mem = place->is_known ? mem_of(place->epoch) : NULL,
                                      .extent_count = place->extent_count,
-                                     .until = r->main.sent + ns - margin,
                                      .instance = c->answered_by};
         memcpy(lease->extents, place->extents, place->extent_count * sizeof lease->extents[0]);
     }
-    (void)proc;
 }
 
 void req_drop_leases(struct call *c)
@@ -309,7 +301,8 @@ bool requester_reads(const struct mem *mem, const struct egm_extent *extents, ui
         const struct call *c = &req_all[i].call;
         for (int k = 0; k < BATCH * 4 && w.procs[proc].is_alive && c->is_running; k++) {
             const struct read_lease *lease = &c->leases[k];
-            if (lease->is_active && lease->mem == mem && local_ns(proc) < lease->until &&
+            if (lease->is_active && lease->mem == mem &&
+                egm_requester_may_read(&req_all[i].core, &c->op.reading, local_ns(proc)) == 0 &&
                 extents_overlap(lease->extents, lease->extent_count, extents, count)) {
                 return true;
             }
@@ -321,6 +314,7 @@ bool requester_reads(const struct mem *mem, const struct egm_extent *extents, ui
 void requester_forget_leases(uint64_t instance)
 {
     for (int i = 0; i < REQUESTERS; i++) {
+        req_all[i].call.is_promise_void = true; /* its answer may be under way */
         for (int k = 0; k < BATCH * 4; k++) {
             struct read_lease *lease = &req_all[i].call.leases[k];
             lease->is_active = lease->is_active && lease->instance != instance;

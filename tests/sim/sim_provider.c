@@ -441,10 +441,27 @@ static void begin_xfer(struct provider *p, int proc, int index, const uint8_t *p
     try_xfer(p, proc, x);
 }
 
+/* The shell asks between slices. A revoked transfer takes its connection along: nothing is answered
+ * over it any more. */
+static bool end_if_revoked(struct provider *p, int proc, struct xfer *x)
+{
+    struct importer *im = &p->importers[x->importer];
+    int index = x->importer;
+    bool is_revoked = egm_pcore_access_is_revoked(p->core, x->live, x->m.is_write);
+    if (!im->is_gone && !is_revoked) {
+        return false;
+    }
+    if (!im->is_gone) {
+        net_close(im->conn, proc);
+        importer_closed(p, proc, index);
+    }
+    end_xfer(p, proc, x, EGM_E_STALE);
+    return true;
+}
+
 static void step_xfer(struct provider *p, int proc, struct xfer *x)
 {
-    if (p->importers[x->importer].is_gone || egm_pcore_access_is_revoked(p->core, x->live)) {
-        end_xfer(p, proc, x, EGM_E_STALE);
+    if (end_if_revoked(p, proc, x)) {
         return;
     }
     for (uint32_t n = 0; n < 4 && x->done < x->count; n++, x->done++) {
@@ -546,6 +563,11 @@ void provider_event(const struct event *e)
     case EV_TICK:
         if (p->conn < 0) {
             connect_master(p, proc);
+        }
+        for (int i = 0; i < XFERS; i++) {
+            if (p->xfers[i].is_used && !p->xfers[i].is_parked) {
+                (void)end_if_revoked(p, proc, &p->xfers[i]);
+            }
         }
         post(w.now + 50 * MS + rnd(100 * MS), EV_TICK, proc)->life = w.procs[proc].life;
         break;

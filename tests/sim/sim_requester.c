@@ -232,6 +232,9 @@ void requester_stop(int proc)
         if (r->call.op.set.is_open) {
             egm_requester_close_writes(&r->core, &r->call.op.set, /*is_ended=*/false);
         }
+        if (r->call.op.reading.is_open) {
+            egm_requester_close_read(&r->core, &r->call.op.reading);
+        }
         egm_op_release(&r->call.op);
     }
     r->call.is_running = false;
@@ -318,6 +321,9 @@ static void ping(struct requester *r, int proc)
         r->pinged_at = now;
         egm_requester_encode_ping(&r->core, &buf, ++r->ping.next_request);
         r->ping.request = r->ping.next_request;
+        if (w.is_chaos && chance(5)) { /* the master hears it twice; one answer is looked at */
+            net_send(r->ping.conn, proc, buf.data, buf.len);
+        }
         req_link_ask(&r->ping, proc, ASK_PING, &buf);
     } else {
         egm_buf_release(&buf);
@@ -352,7 +358,7 @@ static void link_frame(struct requester *r, int proc, struct link *link, const s
                                                     link->sent);
         } else if (link->asked == ASK_PING) {
             (void)!egm_requester_take_ping_reply(&r->core, payload, frame.length, link->instance,
-                                                 link->sent);
+                                                 EGM_MUTANT(28) ? local_ns(proc) : link->sent);
         } else if (link->asked == ASK_LAYOUT) {
             struct egm_layout_snapshot *layout;
             if (egm_layout_parse(payload, frame.length, link->instance, &layout) == 0) {

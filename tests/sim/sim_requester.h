@@ -43,11 +43,12 @@ struct read_lease {
     struct mem *mem;
     uint32_t extent_count;
     struct egm_extent extents[EGM_MAX_EXTENTS];
-    uint64_t until, instance;
+    uint64_t instance;
 };
 
 struct call {
     bool is_running, is_data, is_copying, is_waiting_timer, was_paused;
+    bool is_promise_void; /* a master's clock jumped since this was asked */
     int kind;
     uint64_t id, began, began_local, deadline, sent_true;
     int key_count, keys[BATCH];
@@ -101,7 +102,7 @@ void req_copy_begin(struct requester *r, int proc);
 void req_copy_step(struct requester *r, int proc);
 void req_place_done(struct requester *r, int proc, int status);
 void req_remote_answer(struct requester *r, int proc, const uint8_t *payload, size_t size);
-void req_note_leases(struct requester *r, int proc, const uint8_t *payload, uint32_t size);
+void req_note_leases(struct call *c);
 void req_drop_leases(struct call *c);
 void req_drive(struct requester *r, int proc);
 void req_call_failed(struct requester *r, int proc, int code);

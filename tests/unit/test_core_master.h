@@ -42,6 +42,7 @@ struct got {
     uint64_t generation, size, checksum;
     uint32_t replica_count, mount;
     uint64_t offset, length; /* of the first extent */
+    uint32_t lease_ms;
 };
 
 __attribute__((unused)) static void bench_send(void *arg, uint32_t peer, const void *data,
@@ -101,6 +102,7 @@ static struct egm_master_options bench_options(void)
     options.instance = 0x77;
     options.hold_ms = 500;
     options.session_ttl_ms = 3000;
+    options.read_lease_ms = 1000;
     options.put_timeout_ms = 5000;
     options.high_watermark = 1.0;
     return options;
@@ -500,6 +502,7 @@ __attribute__((unused)) static void bench_items_reply(uint32_t peer, uint16_t ty
     } else {
         ck_assert_uint_eq(head.count, 1);
         bench_take_entry(&cursor, got);
+        got->lease_ms = head.lease_ms;
     }
     ck_assert_int_eq(egm_cursor_end(&cursor), 0);
     egm_buf_release(&payload);
@@ -681,6 +684,29 @@ __attribute__((unused)) static int bench_ping(uint32_t peer, uint64_t session, u
         *ret_revoked = generation.value;
     }
     return egm_status_from_wire(reply.status);
+}
+
+/* PING; for how long it renews that op: 0 if it does not name it. */
+__attribute__((unused)) static uint32_t bench_renewed(uint32_t peer, uint64_t session, uint64_t op)
+{
+    struct egm_buf frame;
+    struct egm_ping_reply reply;
+    struct egm_renewal renewal;
+    uint32_t lease_ms = 0;
+    size_t begin = bench_begin(&frame, EGM_MSG_PING);
+    egm_put_ping(&frame, &(struct egm_ping){.session = session});
+    bench_event(peer, &frame, begin);
+    struct egm_cursor cursor = bench_reply(peer, EGM_MSG_PING_REPLY, &frame);
+    egm_take_ping_reply(&cursor, &reply);
+    ck_assert_uint_eq(reply.revoked_count, 0);
+    for (uint32_t i = 0; i < reply.renewed_count; i++) {
+        egm_take_renewal(&cursor, &renewal);
+        ck_assert_uint_gt(renewal.lease_ms, 0);
+        lease_ms = renewal.op == op ? renewal.lease_ms : lease_ms;
+    }
+    ck_assert_int_eq(egm_cursor_end(&cursor), 0);
+    egm_buf_release(&frame);
+    return lease_ms;
 }
 
 __attribute__((unused)) static int bench_unmount(uint32_t peer, uint8_t mode)

@@ -216,6 +216,64 @@ START_TEST(read_leases_end_with_their_session_and_with_their_deadline)
 }
 END_TEST
 
+START_TEST(read_lease_runs_out_unless_a_ping_renews_it)
+{
+    start_one();
+    ck_assert_int_eq(bench_put(B, 102, "k", 5000), 0);
+    ck_assert_uint_eq(bench_get_start(B, 102, "k", 5).lease_ms, 1000);
+    ck_assert_uint_eq(bench_renewed(A, 101, 5), 0); /* another session's op of that number */
+    ck_assert_int_eq(bench_remove(B, 102, "k", EGM_FORCE), 0);
+    bench_pass(900);
+    ck_assert_uint_eq(bench_renewed(B, 102, 5), 1000);
+    bench_pass(900);
+    ck_assert_uint_eq(bench_sums().removed, 2 * EGM_SLOT);
+    bench_pass(150);
+    ck_assert_uint_eq(bench_sums().removed, 0);
+    /* the session lives, and a PING that comes too late does not bring the op back */
+    ck_assert_uint_eq(bench_renewed(B, 102, 5), 0);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(renewal_reaches_neither_beyond_the_deadline_nor_beyond_the_providers_lease)
+{
+    struct egm_buf frame;
+    struct got got;
+    start_one();
+    ck_assert_int_eq(bench_put(B, 102, "k", 5000), 0);
+    size_t begin = bench_begin(&frame, EGM_MSG_GET_START);
+    egm_put_get_start(&frame, &(struct egm_get_start){
+                                  .session = 102, .op = 5, .deadline_ms = 1300, .key_count = 1});
+    bench_put_key(&frame, "k");
+    bench_event(B, &frame, begin);
+    bench_items_reply(B, EGM_MSG_GET_START_REPLY, &got);
+    ck_assert_uint_eq(got.lease_ms, 1000);
+    bench_pass(800);
+    ck_assert_uint_eq(bench_renewed(B, 102, 5), 500);
+    bench_peers[P].keeps_leases = true;
+    pass_alive(1000); /* its LEASE is repeated each second and not answered any more */
+    pass_alive(3000);
+    got = bench_get_start(B, 102, "k", 6);
+    ck_assert_int_eq(got.status, 0);
+    ck_assert_uint_lt(got.lease_ms, 1000);
+    bench_pass(100);
+    ck_assert_uint_eq(bench_renewed(B, 102, 6), got.lease_ms - 100);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(large_read_is_leased_for_longer)
+{
+    bench_start();
+    bench_mount(P, 1, UINT64_C(2) << 30);
+    bench_requester(A, 101, P);
+    ck_assert_int_eq(bench_put(A, 101, "large", UINT64_C(1) << 28), 0);
+    ck_assert_uint_eq(bench_get_start(A, 101, "large", 5).lease_ms, 2000);
+    ck_assert_uint_eq(bench_renewed(A, 101, 5), 2000);
+    bench_stop();
+}
+END_TEST
+
 START_TEST(overdue_session_is_promised_no_lease)
 {
     struct egm_buf frame;
@@ -746,7 +804,10 @@ EGM_TEST_MAIN("core_master_lives", nothing_is_answered_before_hello_and_stranger
               session_message_overtaken_by_a_younger_one_changes_nothing,
               put_that_lasts_too_long_is_revoked_although_its_session_lives,
               read_leases_end_with_their_session_and_with_their_deadline,
-              overdue_session_is_promised_no_lease, masters_own_stall_expires_nobody,
+              read_lease_runs_out_unless_a_ping_renews_it,
+              renewal_reaches_neither_beyond_the_deadline_nor_beyond_the_providers_lease,
+              large_read_is_leased_for_longer, overdue_session_is_promised_no_lease,
+              masters_own_stall_expires_nobody,
               request_parked_over_its_sessions_end_grants_nothing_to_another_session,
               lost_provider_comes_back_with_all_its_objects,
               provider_whose_term_grew_by_our_own_grants_keeps_its_objects,

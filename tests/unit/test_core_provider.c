@@ -324,7 +324,7 @@ START_TEST(new_term_waits_for_running_transfers)
     egm_ignore((int)mount(&w, MASTER_B), "none yet");
     ck_assert_int_eq(send_lease(&w, MASTER_B, 2, 5000), 0);
     expect_silence(&w);
-    ck_assert(egm_pcore_access_is_revoked(w.core, live));
+    ck_assert(egm_pcore_access_is_revoked(w.core, live, /*is_write=*/false));
     ck_assert_uint_eq(atomic_load(&w.floor), GENERATION(2, 0) - 1);
     egm_pcore_access_end(w.core, live, true);
     ck_assert_int_eq(expect_lease_reply(&w).status, 0);
@@ -472,12 +472,15 @@ START_TEST(access_needs_exactly_what_was_granted_or_sealed)
     ck_assert_int_eq(begin(&w, true, g, &other, 0, 10, NULL), EGM_E_PROTO);
     ck_assert_int_eq(begin(&w, true, g, &place_one, 0, 2 * EGM_GRANULE, NULL), 0);
     ck_assert_int_eq(begin(&w, true, g, &place_one, 0, 2 * EGM_GRANULE + 1, NULL), EGM_E_PROTO);
-    /* Sealed while a write still runs: nobody reads before it has ended. */
+    /* Sealed while a write still runs: it is told to stop, and nobody reads before it has. */
     ck_assert_int_eq(begin(&w, true, g, &place_one, 0, 10, &live), 0);
+    ck_assert(!egm_pcore_access_is_revoked(w.core, live, /*is_write=*/true));
     record(&w, EGM_RECORD_SEAL, g, 100, &place_one);
+    ck_assert(egm_pcore_access_is_revoked(w.core, live, /*is_write=*/true));
     ck_assert_int_eq(begin(&w, false, g, &place_one, 0, 10, NULL), EGM_E_NOT_READY);
     egm_pcore_access_end(w.core, live, true);
-    ck_assert_int_eq(begin(&w, false, g, &place_one, 90, 10, NULL), 0);
+    ck_assert_int_eq(begin(&w, false, g, &place_one, 90, 10, &live), 0);
+    ck_assert(!egm_pcore_access_is_revoked(w.core, live, /*is_write=*/false));
     ck_assert_int_eq(begin(&w, false, g, &place_one, 90, 11, NULL), EGM_E_PROTO);
     ck_assert_int_eq(begin(&w, true, g, &place_one, 0, 10, NULL), EGM_E_STALE);
     close_world(&w);

@@ -128,6 +128,60 @@ START_TEST(unknown_session_in_a_ping_is_lost)
 }
 END_TEST
 
+/* ---- reads ---- */
+
+static int renew(struct egm_requester *r, uint64_t sent_ns, uint64_t op, uint32_t lease_ms)
+{
+    struct egm_buf buf = payload();
+    struct egm_ping_reply reply = {.ttl_ms = 10000, .renewed_count = 2};
+
+    egm_put_ping_reply(&buf, &reply);
+    egm_put_renewal(&buf, &(struct egm_renewal){.op = 4, .lease_ms = 90000});
+    egm_put_renewal(&buf, &(struct egm_renewal){.op = op, .lease_ms = lease_ms});
+    int result = egm_requester_take_ping_reply(r, buf.data, buf.len, r->instance, sent_ns);
+    egm_buf_release(&buf);
+    return result;
+}
+
+START_TEST(read_lease_moves_on_with_each_answer_that_names_it_in_any_order)
+{
+    struct egm_requester r;
+    new_requester(&r);
+    struct egm_reading reading = {.op_id = 9, .lease_ms = 3000};
+
+    open_session(&r, 1 * S, 10000);
+    egm_requester_open_read(&r, &reading, 1 * S);
+    ck_assert_uint_eq(reading.until_ns, 4 * S - 3 * MS);
+    ck_assert_int_eq(egm_requester_may_read(&r, &reading, 4 * S - 4 * MS), 0);
+    ck_assert_int_eq(egm_requester_may_read(&r, &reading, 4 * S - 3 * MS), EGM_E_STALE);
+    ck_assert_int_eq(renew(&r, 3 * S, 9, 2000), 0);
+    ck_assert_uint_eq(reading.until_ns, 5 * S - 2 * MS);
+    /* once more, one that was sent earlier, one that promises less: nothing goes back */
+    ck_assert_int_eq(renew(&r, 3 * S, 9, 2000), 0);
+    ck_assert_int_eq(renew(&r, 2 * S, 9, 2000), 0);
+    ck_assert_int_eq(renew(&r, 4 * S, 9, 100), 0);
+    ck_assert_uint_eq(reading.until_ns, 5 * S - 2 * MS);
+    /* another master's, and one that does not name it */
+    r.instance++;
+    struct egm_buf buf = payload();
+    egm_put_ping_reply(&buf, &(struct egm_ping_reply){.ttl_ms = 10000, .renewed_count = 1});
+    egm_put_renewal(&buf, &(struct egm_renewal){.op = 9, .lease_ms = 9000});
+    ck_assert_int_eq(egm_requester_take_ping_reply(&r, buf.data, buf.len, INSTANCE, 5 * S),
+                     EGM_E_STALE);
+    r.instance--;
+    ck_assert_int_eq(renew(&r, 5 * S, 8, 9000), 0);
+    ck_assert_int_eq(ping(&r, 5 * S, 0, NULL, 0), 0);
+    ck_assert_uint_eq(reading.until_ns, 5 * S - 2 * MS);
+    /* a count that its payload does not bear out */
+    ck_assert_int_eq(egm_requester_take_ping_reply(&r, buf.data, buf.len - 12, INSTANCE, 5 * S),
+                     EGM_E_PROTO);
+    egm_buf_release(&buf);
+    egm_requester_close_read(&r, &reading);
+    ck_assert_int_eq(renew(&r, 6 * S, 9, 9000), 0);
+    egm_requester_release(&r);
+}
+END_TEST
+
 /* ---- open writes ---- */
 
 static size_t reported(struct egm_requester *r, uint64_t *ret_first)
@@ -809,6 +863,7 @@ END_TEST
 EGM_TEST_MAIN("core_requester", session_is_counted_from_before_the_question_minus_a_margin,
               writes_stop_when_the_session_has_run_out, another_master_means_another_session,
               unknown_session_in_a_ping_is_lost,
+              read_lease_moves_on_with_each_answer_that_names_it_in_any_order,
               revoked_write_is_reported_only_after_its_copy_returned,
               unknown_revoked_generation_is_reported_at_once,
               grant_revoked_before_its_answer_was_read_may_not_write,

@@ -762,6 +762,34 @@ START_TEST(drop_does_not_wait_for_a_peer_that_stopped_reading)
 }
 END_TEST
 
+START_TEST(seal_ends_a_writer_whose_connection_is_orphaned)
+{
+    struct world w;
+    uint64_t size = 32 * EGM_GRANULE - 77, checksum = 0;
+    uint8_t *bytes = pattern(size), *got = calloc(1, size), rest;
+    set_up(&w);
+    record(&w.master, EGM_RECORD_GRANT, G(1), 0, 0, &place);
+    /* a WRITE whose bytes stop coming; its requester writes again over another connection */
+    int fd = attach_raw(&w);
+    struct egm_read head = {.generation = G(1), .length = size, .extent_count = 1};
+    send_request(fd, EGM_MSG_WRITE, &head, &place);
+    ck_assert_int_eq(egm_net_send(fd, bytes, size / 2, in_ms(1000)), 0);
+    struct egm_import *import = attach(&w, &egm_mover_tcp, 0);
+    ck_assert_int_eq(move(import, true, G(1), bytes, size, &checksum), 0);
+    record(&w.master, EGM_RECORD_SEAL, G(1), size, checksum, &place);
+    uint64_t since = egm_clock_ns();
+    ck_assert_int_eq(move(import, false, G(1), got, size, &checksum), 0);
+    ck_assert_uint_lt(egm_clock_ns() - since, 900 * MS);
+    ck_assert_int_eq(memcmp(got, bytes, size), 0);
+    ck_assert_int_eq(egm_net_recv(fd, &rest, 1, in_ms(1000)), EGM_E_PEER_GONE);
+    close(fd);
+    egm_mover_tcp.detach(import);
+    free(bytes);
+    free(got);
+    tear_down(&w);
+}
+END_TEST
+
 START_TEST(nonsense_ends_the_connection_and_nothing_else)
 {
     static const struct {
@@ -917,20 +945,18 @@ START_TEST(close_does_not_wait_for_a_master_that_says_nothing)
 }
 END_TEST
 
-EGM_TEST_MAIN("provider", provider_is_ready_when_mounted_and_leased,
-              missing_master_is_reported_within_the_wait,
-              master_of_this_host_is_reached_at_its_unix_socket, bad_options_are_refused,
-              refused_mount_is_reported_with_the_master_s_reason,
-              lost_master_is_found_again_and_told_of_the_slots, forked_child_may_close_without_harm,
-              sockets_of_killed_providers_are_swept,
-              importer_reads_what_another_wrote_until_it_is_dropped,
-              importer_is_refused_when_the_master_does_not_know_its_session,
-              nothing_is_handed_out_before_the_master_knows,
-              slot_of_a_killed_importer_is_freed_and_that_of_a_stopped_one_kept,
-              tcp_moves_what_was_granted_and_sealed, write_waits_for_its_grant_but_not_for_ever,
-              drop_does_not_wait_for_a_peer_that_stopped_reading,
-              nonsense_ends_the_connection_and_nothing_else,
-              silent_and_wrong_peers_are_dropped_and_delay_nobody,
-              verify_tells_right_bytes_from_wrong_ones,
-              drain_waits_for_importers_and_names_those_that_stay,
-              close_does_not_wait_for_a_master_that_says_nothing)
+EGM_TEST_MAIN(
+    "provider", provider_is_ready_when_mounted_and_leased,
+    missing_master_is_reported_within_the_wait, master_of_this_host_is_reached_at_its_unix_socket,
+    bad_options_are_refused, refused_mount_is_reported_with_the_master_s_reason,
+    lost_master_is_found_again_and_told_of_the_slots, forked_child_may_close_without_harm,
+    sockets_of_killed_providers_are_swept, importer_reads_what_another_wrote_until_it_is_dropped,
+    importer_is_refused_when_the_master_does_not_know_its_session,
+    nothing_is_handed_out_before_the_master_knows,
+    slot_of_a_killed_importer_is_freed_and_that_of_a_stopped_one_kept,
+    tcp_moves_what_was_granted_and_sealed, write_waits_for_its_grant_but_not_for_ever,
+    drop_does_not_wait_for_a_peer_that_stopped_reading,
+    seal_ends_a_writer_whose_connection_is_orphaned, nonsense_ends_the_connection_and_nothing_else,
+    silent_and_wrong_peers_are_dropped_and_delay_nobody, verify_tells_right_bytes_from_wrong_ones,
+    drain_waits_for_importers_and_names_those_that_stay,
+    close_does_not_wait_for_a_master_that_says_nothing)
