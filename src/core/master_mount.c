@@ -265,6 +265,7 @@ static void set_up_allocator(struct egm_master *m, uint32_t mount)
         return;
     }
     mt->is_placeable_once = true;
+    mt->placeable_since_ns = m->now_ns;
     egm_master_wake(m);
 }
 
@@ -344,7 +345,7 @@ static void free_lists(struct mount_lists *lists)
 static int take_lists(struct egm_cursor *cursor, const struct egm_mount *head,
                       struct mount_lists *ret_lists)
 {
-    if (!egm_cursor_expect(cursor, head->segment_count, 12, EGM_MAX_SEGMENTS) ||
+    if (!egm_cursor_expect(cursor, head->segment_count, 16, EGM_MAX_SEGMENTS) ||
         head->segment_count == 0) {
         return EGM_E_PROTO;
     }
@@ -442,6 +443,7 @@ static int add_mounts(struct egm_master *m, uint32_t provider, const struct egm_
         struct egm_mount_state *mount = &m->mounts[m->mount_count + i];
         *mount = (struct egm_mount_state){.provider = provider,
                                           .segment = segments[i].segment,
+                                          .numa_node = segments[i].numa_node,
                                           .size = egm_align_down(segments[i].size, EGM_GRANULE)};
         int r = egm_eviction_init(&mount->eviction,
                                   (uint32_t)egm_min_u64(segments[i].size / EGM_GRANULE, 1u << 20));

@@ -116,9 +116,11 @@ struct egm_provider_state {
 struct egm_mount_state {
     uint32_t provider; /* slot; EGM_NONE: mount number retired */
     uint32_t segment;
+    uint32_t numa_node; /* of its provider's host */
     uint64_t size;
     bool is_placeable_once; /* its allocator is set up: all old writers are resolved */
-    uint32_t unresolved;    /* held map slots whose session has not re-attached in this life of the
+    uint64_t placeable_since_ns;
+    uint32_t unresolved; /* held map slots whose session has not re-attached in this life of the
                                master */
     struct egm_extents extents;
     struct egm_eviction eviction;
@@ -170,6 +172,8 @@ struct egm_request {
     struct egm_bytes preferred[EGM_MAX_PREFERRED];
     uint32_t preferred_count;
     struct egm_cursor want_cursor; /* over the want records */
+    uint32_t last_mount;           /* of the key before; or EGM_NONE */
+    bool is_seeking;               /* room: goes on next turn */
     bool has_key; /* the key under work was decoded before the request was parked */
     struct egm_bytes key;
     struct egm_want want;
