@@ -631,7 +631,9 @@ bool egm_object_is_visible(const struct egm_master *m, struct egm_object *o, uin
     }
     for (uint32_t i = 0; i < o->replica_count; i++) {
         uint32_t mount = egm_object_replicas(o)[i].mount;
-        if (egm_mount_is_leased(m, mount) && !egm_session_suspects(m, session, mount)) {
+        bool is_in_reach =
+            EGM_MUTANT(42) ? egm_mount_is_mounted(m, mount) : egm_mount_is_leased(m, mount);
+        if (is_in_reach && !egm_session_suspects(m, session, mount)) {
             return true;
         }
     }
@@ -747,7 +749,7 @@ bool egm_master_run(struct egm_master *m, uint64_t now_ns)
             egm_list_push_back(&m->runnable, &r->link);
             continue;
         }
-        was_long = r->count > EGM_TURN_KEYS || r->regex;
+        was_long = r->count > EGM_TURN_KEYS || r->regex || r->is_seeking;
         run_request(m, r);
     }
     if (m->sweep_is_on && !was_long) {

@@ -152,19 +152,18 @@ static bool take_places(struct egm_master *m, const struct egm_request *r, struc
     return false;
 }
 
-/* Has room made on `mount`, or else on any other candidate (I11). */
-static bool make_room(struct egm_master *m, const struct egm_request *r, const struct placement *p,
+/* Has room made on `mount`, or else on any other candidate (I11). False: there is none to make. */
+static bool make_room(struct egm_master *m, struct egm_request *r, const struct placement *p,
                       uint32_t mount, uint64_t rounded)
 {
-    if (egm_evict_for(m, mount, rounded)) {
-        return true;
-    }
-    for (uint32_t i = 0; i < m->mount_count; i++) {
-        if (i != mount && is_candidate(m, r, p, i, rounded) && egm_evict_for(m, i, rounded)) {
-            return true;
+    enum egm_room room = egm_evict_for(m, mount, rounded);
+    for (uint32_t i = 0; i < m->mount_count && room == EGM_ROOM_NONE; i++) {
+        if (i != mount && is_candidate(m, r, p, i, rounded)) {
+            room = egm_evict_for(m, i, rounded);
         }
     }
-    return false;
+    r->is_seeking = room == EGM_ROOM_SOUGHT;
+    return room != EGM_ROOM_NONE;
 }
 
 static void give_places(struct egm_master *m, struct placement *p)
@@ -189,7 +188,7 @@ static int why_no_candidate(const struct egm_master *m, uint64_t rounded)
         }
         /* A provider that is lost counts as gone: waiting for it would cost each put seconds. */
         enum egm_provider_phase phase = m->providers[provider].phase;
-        if (phase == EGM_PHASE_JOINING || phase == EGM_PHASE_READY) {
+        if ((phase == EGM_PHASE_JOINING && !EGM_MUTANT(45)) || phase == EGM_PHASE_READY) {
             is_any = true;
             fits = fits || rounded <= m->mounts[i].size - EGM_GRANULE;
         }
@@ -198,7 +197,7 @@ static int why_no_candidate(const struct egm_master *m, uint64_t rounded)
 }
 
 /* 0: placed. EGM_E_AGAIN: room is being made, come back when woken. Else final for this key. */
-static int place(struct egm_master *m, const struct egm_request *r, uint64_t size,
+static int place(struct egm_master *m, struct egm_request *r, uint64_t size,
                  struct placement *ret_placement)
 {
     uint64_t rounded = egm_extents_rounded(size);
@@ -343,7 +342,9 @@ static int begin_put(struct egm_master *m, struct egm_request *r)
     r->last_mount = EGM_NONE;
     struct placement none = {0};
     if (r->count > 0 && choose_mount(m, r, &none, 1) == EGM_NONE) {
-        return why_no_candidate(m, 1);
+        int code = why_no_candidate(m, 1);
+        egm_sim_put_decided(m, r, 1, EGM_NO_OBJECT, code);
+        return code;
     }
     r->reply_begin = egm_frame_begin(&r->reply, EGM_MSG_PUT_START_REPLY, r->frame.request);
     egm_put_items_reply(&r->reply,
@@ -384,10 +385,11 @@ enum egm_step egm_put_step(struct egm_master *m, struct egm_request *r)
         uint32_t id = EGM_NO_OBJECT;
         int code = put_one(m, r, &id);
         if (code == EGM_E_AGAIN && m->now_ns < r->deadline_ns) {
-            return EGM_STEP_PARK;
+            return r->is_seeking ? EGM_STEP_YIELD : EGM_STEP_PARK;
         }
         code = code == EGM_E_AGAIN ? EGM_E_NO_SPACE : code;
         m->counters.no_space_count += code == EGM_E_NO_SPACE;
+        egm_sim_put_decided(m, r, r->want.size, id, code);
         egm_put_entry_of(&r->reply, m,
                          id == EGM_NO_OBJECT ? NULL : egm_object_at(&m->directory, id), code);
         r->has_key = false;

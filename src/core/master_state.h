@@ -124,6 +124,7 @@ struct egm_mount_state {
                                master */
     struct egm_extents extents;
     struct egm_eviction eviction;
+    uint64_t passed_count;                  /* objects that no put could have taken, met in a row */
     uint64_t bytes[EGM_OBJECT_STATE_COUNT]; /* rounded, by object state */
 };
 
@@ -343,10 +344,28 @@ void egm_request_settle(struct egm_master *m, uint32_t object);
 /* Does somebody reachable still have to record that this object went? */
 bool egm_object_is_unrecorded(const struct egm_master *m, uint32_t id);
 
+/* ---- for the simulator's oracle ---- */
+/* Shows what a key of a PUT_START was answered, at the instant of the decision: granted as `id`, or
+ * (EGM_NO_OBJECT) refused with `code`. Nothing in any other build, like EGM_MUTANT. */
+#ifdef EGM_SIM
+void egm_sim_put_decided(const struct egm_master *m, const struct egm_request *r, uint64_t size,
+                         uint32_t id, int code);
+#else
+static inline void egm_sim_put_decided(const struct egm_master *m, const struct egm_request *r,
+                                       uint64_t size, uint32_t id, int code)
+{
+    (void)m, (void)r, (void)size, (void)id, (void)code;
+}
+#endif
+
 /* ---- master_evict.c ---- */
-/* Makes room for `bytes` on the mount by hiding victims. True: places are on their way (wait for
- * acknowledgements). */
-bool egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes);
+enum egm_room {
+    EGM_ROOM_NONE,
+    EGM_ROOM_COMES, /* wait for acknowledgements */
+    EGM_ROOM_SOUGHT /* many objects are in use; ask again next turn */
+};
+/* Makes room for `bytes` on the mount by hiding victims. */
+enum egm_room egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes);
 void egm_evict_tick(struct egm_master *m);
 
 #endif

@@ -31,6 +31,15 @@
     M(24, "who is known is not asked again what it writes when a provider joins")        \
     M(25, "one lost provider lets a removal be answered that another has not recorded")  \
     M(26, "a new term does not raise the floor of the fences")                           \
-    M(27, "a SESSION that was overtaken by a younger one counts")
+    M(27, "a SESSION that was overtaken by a younger one counts")                        \
+    M(38, "holds keep a full pool from evicting")                                        \
+    M(39, "what is in use in main hides small from eviction")                            \
+    M(40, "an object is evicted for the sake of its first replica's mount only")         \
+    M(41, "a put is refused although removals are on their way")                         \
+    M(42, "what lies on a segment whose lease ran out is present")                       \
+    M(43, "what one session suspects is absent for all")                                 \
+    M(44, "a read lease ends after half of the time that was told")                      \
+    M(45, "a segment that joins counts as none")                                         \
+    M(46, "of two claims on one place the second is forgotten")
 
 #endif

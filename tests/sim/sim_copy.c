@@ -282,7 +282,10 @@ void req_note_leases(struct requester *r, int proc, const uint8_t *payload, uint
     for (uint32_t i = 0; i < BATCH * 4; i++) {
         c->leases[i].is_active = false;
     }
-    for (uint32_t i = 0; i < c->op.place_count && i < BATCH * 4 && ns > margin; i++) {
+    /* What was promised before the promiser's clock jumped ended earlier, as it would if its host had
+     * slept: nobody can count on it. */
+    bool is_void = ns <= margin || has_jumped_since(c->answered_by, c->sent_true);
+    for (uint32_t i = 0; i < c->op.place_count && i < BATCH * 4 && !is_void; i++) {
         const struct egm_place *place = &c->op.places[i];
         struct read_lease *lease = &c->leases[i];
         *lease = (struct read_lease){.is_active = place->is_known,
@@ -292,7 +295,16 @@ void req_note_leases(struct requester *r, int proc, const uint8_t *payload, uint
                                      .instance = c->answered_by};
         memcpy(lease->extents, place->extents, place->extent_count * sizeof lease->extents[0]);
     }
-    (void)proc;
+    for (size_t n = 0; n < c->op.window_count; n++) {
+        const struct egm_op_item *item = &c->items[c->op.window[n]];
+        for (uint32_t i = item->first_place; i < item->first_place + item->place_count; i++) {
+            const struct read_lease *lease = &c->leases[i];
+            if (i < BATCH * 4 && lease->is_active && local_ns(proc) < lease->until) {
+                watch_taken_up("read lease", lease->mem, item->generation, lease->extents,
+                               lease->extent_count);
+            }
+        }
+    }
 }
 
 void req_drop_leases(struct call *c)
