@@ -86,9 +86,9 @@ static int io_compile(void *arg, const char *pattern, void **ret_regex, char *te
     return EGM_E_UNSUPPORTED;
 }
 
-static int io_match(void *arg, void *regex, const void *key, size_t size)
+static int io_match(void *arg, void *regex, const void *key, size_t size, uint64_t *cost_ns)
 {
-    (void)arg, (void)regex, (void)key, (void)size;
+    (void)arg, (void)regex, (void)key, (void)size, (void)cost_ns;
     return 0;
 }
 
