@@ -303,6 +303,8 @@ const char *key_name(int key);
 /* ---- sim_watch.c ---- */
 /* A master begins to work on this frame; it answers it. */
 void watch_asked(const struct egm_frame *frame, const uint8_t *payload);
+/* The generation of the key's sealed object, in reach or not; 0: there is none. */
+uint64_t watch_sealed(int master, int key);
 void watch_exist_reply(int master, const uint8_t *payload, uint32_t size);
 void watch_get_reply(int master, const uint8_t *payload, uint32_t size);
 /* Somebody begins to count on these places of that generation, by a lease that runs. */

@@ -410,9 +410,7 @@ void oracle_after_end(int master)
         const struct ending *e = &endings[i];
         uint64_t offset, provider;
         bool is_there = master_query(master, e->key, &offset, &provider);
-        /* Without a known place it may have won: then nothing is known of the key's removal. */
-        if (is_there && (!e->write->has_extents || (offset == e->write->extents[0].offset &&
-                                                    provider == e->write->provider))) {
+        if (watch_sealed(master, e->key) == e->write->generation) {
             e->write->won = w.steps;
             trace("write %d has won key %d", (int)(e->write - writes), e->key);
         }

@@ -359,6 +359,20 @@ static bool is_present(const struct egm_master *m, uint32_t session, struct egm_
     return false;
 }
 
+uint64_t watch_sealed(int master, int key)
+{
+    const struct egm_master *m = master_core(master);
+    const char *name = key_name(key);
+    for (uint32_t id = 0; id < m->directory.slot_count; id++) {
+        const struct egm_object *o = egm_object_at(&m->directory, id);
+        if (o->state == EGM_OBJECT_SEALED && o->key_size == strlen(name) &&
+            memcmp(o->key, name, o->key_size) == 0) {
+            return o->generation;
+        }
+    }
+    return 0;
+}
+
 static void check_presence(const struct egm_master *m, const char *what, uint32_t i, bool is_there)
 {
     uint32_t session = EGM_NONE;
