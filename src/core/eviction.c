@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/mutant.h"
 
 #include <errno.h>
 
@@ -145,7 +146,15 @@ void egm_eviction_remove(struct egm_eviction *e, struct egm_directory *d, uint32
     if (evicted && o->queue == EGM_QUEUE_SMALL) {
         remember(e, tag_of(o));
     }
+    if (o->queue == EGM_QUEUE_MAIN) {
+        e->deferred = 0;
+    }
     unlink_object(e, d, id);
+}
+
+void egm_eviction_forget_deferred(struct egm_eviction *e)
+{
+    e->deferred = 0;
 }
 
 uint32_t egm_eviction_next(struct egm_eviction *e, struct egm_directory *d)
@@ -153,6 +162,7 @@ uint32_t egm_eviction_next(struct egm_eviction *e, struct egm_directory *d)
     for (uint32_t passes = 0;; passes++) {
         bool from_small = e->first[EGM_QUEUE_SMALL] != NONE &&
                           (e->first[EGM_QUEUE_MAIN] == NONE ||
+                           (e->deferred >= e->counts[EGM_QUEUE_MAIN] && !EGM_MUTANT(39)) ||
                            e->bytes[EGM_QUEUE_SMALL] * SMALL_SHARE >=
                                e->bytes[EGM_QUEUE_SMALL] + e->bytes[EGM_QUEUE_MAIN]);
         uint32_t id = e->first[from_small ? EGM_QUEUE_SMALL : EGM_QUEUE_MAIN];
@@ -175,4 +185,5 @@ void egm_eviction_defer(struct egm_eviction *e, struct egm_directory *d, uint32_
 {
     unlink_object(e, d, id);
     push(e, d, id, EGM_QUEUE_MAIN);
+    e->deferred++;
 }

@@ -515,7 +515,7 @@ bool egm_master_run(struct egm_master *m, uint64_t now_ns)
             egm_list_push_back(&m->runnable, &r->link);
             continue;
         }
-        was_long = r->count > EGM_TURN_KEYS || r->regex;
+        was_long = r->count > EGM_TURN_KEYS || r->regex || r->is_seeking;
         run_request(m, r);
     }
     if (m->sweep_is_on && !was_long) {

@@ -42,10 +42,11 @@ struct egm_master_io {
      * not from here. */
     void (*close)(void *arg, uint32_t peer, const char *reason);
     /* Regular expressions, with bounds on time and stack. compile: 0, or a negative code and a
-     * reason in `text`. match: 1, 0, or negative (a bound was hit). */
+     * reason in `text`. match: 1, 0, or negative (a bound was hit); adds the time that it took to
+     * *cost_ns, by which the core gives way. */
     int (*regex_compile)(void *arg, const char *pattern, void **ret_regex, char *text,
                          size_t text_size);
-    int (*regex_match)(void *arg, void *regex, const void *key, size_t size);
+    int (*regex_match)(void *arg, void *regex, const void *key, size_t size, uint64_t *cost_ns);
     void (*regex_free)(void *arg, void *regex);
     uint64_t (*random)(void *arg);
     void *arg;
@@ -119,9 +120,15 @@ struct egm_mount_stat {
 void egm_master_each_mount(const struct egm_master *m, uint64_t now_ns,
                            void (*fn)(void *arg, const struct egm_mount_stat *), void *arg);
 
-/* Walks the visible keys: start with *cursor 0; false at the end. The key is borrowed until the
- * next event. */
-bool egm_master_next_key(const struct egm_master *m, uint32_t *cursor, struct egm_bytes *ret_key);
+enum egm_walk {
+    EGM_WALK_KEY,
+    EGM_WALK_PAUSE, /* *looks is used up: go on in a later turn */
+    EGM_WALK_END
+};
+/* Walks the visible keys: start with *cursor 0. Looks at *looks slots of the slab at most, many of
+ * which may hold no such key, and counts them down. The key is borrowed until the next event. */
+enum egm_walk egm_master_next_key(const struct egm_master *m, uint32_t *cursor, uint32_t *looks,
+                                  struct egm_bytes *ret_key);
 
 /* One object by key of tenant "default", for /query_key. 0 or EGM_E_NOT_FOUND. */
 struct egm_replica_stat {

@@ -5,8 +5,10 @@
  * Whom it takes, in rounds: first objects nobody asked for lately; then held ones, since a hold is
  * a hint and never starves a put; then soft-pinned ones where that is allowed. Never: hard-pinned,
  * or read right now. A group goes whole or not at all. Each round passes over at most LOOKS objects
- * that it may not take, so that a turn stays short. */
+ * that it may not take, so that a turn stays short; a put is refused only when turn after turn all
+ * of a mount's objects were passed over (I11). */
 #include "base/checked.h"
+#include "base/mutant.h"
 
 #include "core/master_state.h"
 
@@ -31,7 +33,7 @@ static bool may_take(const struct egm_master *m, const struct egm_object *o, enu
         (round < ROUND_SOFT_PINNED || !m->options.evict_soft_pinned)) {
         return false;
     }
-    return round >= ROUND_HELD || !egm_object_is_held(m, o);
+    return (round >= ROUND_HELD && !EGM_MUTANT(38)) || !egm_object_is_held(m, o);
 }
 
 static bool may_take_group(const struct egm_master *m, const struct egm_object *o, enum round round)
@@ -78,16 +80,22 @@ static uint64_t take(struct egm_master *m, uint32_t id)
     return bytes;
 }
 
+static uint32_t queued_count(const struct egm_eviction *e)
+{
+    return e->counts[EGM_QUEUE_SMALL] + e->counts[EGM_QUEUE_MAIN];
+}
+
 /* Hides victims of at least `bytes` bytes if it can, at most `most` of them and none above
  * `largest` bytes; returns what will come back. */
 static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint32_t most,
                       uint64_t largest)
 {
-    struct egm_eviction *e = &m->mounts[mount].eviction;
+    struct egm_mount_state *mt = &m->mounts[mount];
+    struct egm_eviction *e = &mt->eviction;
     uint64_t coming = 0;
     for (enum round round = ROUND_IDLE; round < ROUND_COUNT && coming < bytes; round++) {
         uint32_t passed = 0;
-        uint32_t left = e->counts[EGM_QUEUE_SMALL] + e->counts[EGM_QUEUE_MAIN];
+        uint32_t left = queued_count(e);
         while (coming < bytes && most > 0 && passed < LOOKS && passed < left * ROUNDS_OF_HITS) {
             uint32_t id = egm_eviction_next(e, &m->directory);
             if (id == EGM_NO_OBJECT) {
@@ -96,9 +104,11 @@ static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint
             const struct egm_object *o = egm_object_at(&m->directory, id);
             if (o->size <= largest && may_take_group(m, o, round)) {
                 coming += take(m, id);
+                mt->passed_count = 0;
                 most--;
             } else {
                 egm_eviction_defer(e, &m->directory, id);
+                mt->passed_count += round == ROUND_SOFT_PINNED && largest == UINT64_MAX;
                 passed++;
             }
         }
@@ -106,19 +116,63 @@ static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint
     return coming;
 }
 
-bool egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes)
+/* An object that may go and has a replica on `mount`, in the queue of another mount: it stands in
+ * that of its first replica. Only the oldest LOOKS of each queue are looked at. */
+static uint32_t find_elsewhere(const struct egm_master *m, uint32_t mount)
+{
+    for (uint32_t i = 0; i < m->mount_count; i++) {
+        const struct egm_eviction *e = &m->mounts[i].eviction;
+        for (int q = EGM_QUEUE_SMALL; q < EGM_QUEUE_COUNT && m->mounts[i].provider != EGM_NONE;
+             q++) {
+            uint32_t id = e->first[q];
+            for (uint32_t n = 0; n < LOOKS && id != EGM_NO_OBJECT; n++) {
+                struct egm_object *o = egm_object_at(&m->directory, id);
+                for (uint32_t k = 1; k < o->replica_count; k++) {
+                    if (egm_object_replicas(o)[k].mount == mount &&
+                        may_take_group(m, o, ROUND_SOFT_PINNED)) {
+                        return id;
+                    }
+                }
+                id = o->next;
+            }
+        }
+    }
+    return EGM_NO_OBJECT;
+}
+
+/* Was every object of the mount's queues passed over, whatever its hits, since one could be taken?
+ * If not, the next turn goes on where this one stopped. */
+static bool is_exhausted(struct egm_mount_state *mt)
+{
+    if (mt->passed_count < (uint64_t)queued_count(&mt->eviction) * ROUNDS_OF_HITS) {
+        return false;
+    }
+    mt->passed_count = 0;
+    return true;
+}
+
+enum egm_room egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes)
 {
     struct egm_mount_state *mt = &m->mounts[mount];
     uint64_t pending = mt->bytes[EGM_OBJECT_REMOVED];
     if (pending < bytes) {
         (void)evict(m, mount, bytes - pending, UINT32_MAX, UINT64_MAX);
     }
-    if (mt->bytes[EGM_OBJECT_REMOVED] > 0) {
-        return true;
+    /* When nothing is on its way, free places may be too scattered for sixteen of them: give up a
+     * little more. */
+    if ((mt->bytes[EGM_OBJECT_REMOVED] > 0 && !EGM_MUTANT(41)) ||
+        evict(m, mount, bytes, UINT32_MAX, UINT64_MAX) > 0) {
+        return EGM_ROOM_COMES;
     }
-    /* Nothing is on its way: free places may be too scattered for sixteen of them. Give up a little
-     * more, or give up. */
-    return evict(m, mount, bytes, UINT32_MAX, UINT64_MAX) > 0;
+    if (!is_exhausted(mt)) {
+        return EGM_ROOM_SOUGHT;
+    }
+    uint32_t id = find_elsewhere(m, mount);
+    if (id == EGM_NO_OBJECT || EGM_MUTANT(40)) {
+        return EGM_ROOM_NONE;
+    }
+    (void)take(m, id);
+    return EGM_ROOM_COMES;
 }
 
 void egm_evict_tick(struct egm_master *m)
@@ -128,6 +182,7 @@ void egm_evict_tick(struct egm_master *m)
         if (!egm_mount_is_placeable(m, i)) {
             continue;
         }
+        egm_eviction_forget_deferred(&mt->eviction);
         uint64_t keep = (uint64_t)((double)mt->size * (1.0 - m->options.high_watermark));
         uint64_t have = mt->extents.free_bytes + mt->bytes[EGM_OBJECT_REMOVED];
         if (have < keep) {

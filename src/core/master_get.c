@@ -324,7 +324,7 @@ static uint32_t list_op(struct egm_master *m, struct egm_request *r)
         return 0;
     }
     uint64_t ms = lease_of(m, op) / 1000000;
-    op->until_ns = m->now_ns + egm_ms(ms);
+    op->until_ns = m->now_ns + egm_ms(EGM_MUTANT(44) ? ms / 2 : ms);
     egm_list_push_back(&m->ops, &op->link);
     r->op = NULL;
     return (uint32_t)ms;

@@ -145,32 +145,62 @@ static void remove_slot(struct egm_master *m, struct egm_provider_state *p, uint
 }
 
 /* ---- allocators ---- */
+static void give_claimed(struct egm_master *m, uint32_t mount, const struct egm_place *places,
+                         uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        egm_extents_give(&m->mounts[mount].extents, places[i]);
+    }
+}
+
+/* Takes the claim's places; those that no segment has are left out, since nobody can be granted
+ * them either. 0, or EGM_E_AGAIN and nothing changed: another claim has some of them. */
+static int take_claimed(struct egm_master *m, uint32_t mount, const struct egm_claim *claim,
+                        struct egm_place *ret_places, uint32_t *ret_count)
+{
+    uint32_t taken = 0;
+    for (uint32_t i = 0; i < claim->write.extent_count; i++) {
+        const struct egm_extent *extent = &claim->extents[i];
+        struct egm_place place = {.at = (uint32_t)(extent->offset / EGM_SLOT),
+                                  .count = (uint32_t)(extent->length / EGM_SLOT)};
+        bool is_possible =
+            extent->offset / EGM_SLOT <= UINT32_MAX && extent->length / EGM_SLOT <= UINT32_MAX;
+        int r = is_possible ? egm_extents_take_at(&m->mounts[mount].extents, place) : EGM_E_INVALID;
+        if (r == EGM_E_NO_SPACE && !EGM_MUTANT(46)) {
+            give_claimed(m, mount, ret_places, taken);
+            return EGM_E_AGAIN;
+        }
+        if (r == 0) {
+            ret_places[taken++] = place;
+        }
+    }
+    *ret_count = taken;
+    return 0;
+}
+
 /* A write of an earlier life: its places belong to a QUARANTINED object until its session says it
- * has stopped. */
+ * has stopped. Two may claim one place: the earlier of them had to be seen as stopped before the
+ * other was granted, but lists what it was given to the end of its window. One object owns the
+ * place (I2), so the second waits, and the mount with it, until the first is settled. */
 static int quarantine_claim(struct egm_master *m, uint32_t mount, uint32_t session,
                             const struct egm_claim *claim)
 {
     struct egm_directory *d = &m->directory;
-    uint32_t count = claim->write.extent_count;
-    struct egm_place *places = egm_calloc(count, sizeof *places);
+    struct egm_place *places = egm_calloc(claim->write.extent_count, sizeof *places);
+    uint32_t taken = 0;
     uint32_t id;
     struct egm_bytes key = egm_bytes_of("?", 1);
     uint32_t tenant = m->sessions[session].tenant;
-    int r = places ? egm_directory_new(d, tenant, egm_directory_hash(d, tenant, key), key, 1, &id)
-                   : -ENOMEM;
+    int r = places ? take_claimed(m, mount, claim, places, &taken) : -ENOMEM;
+    if (r == 0) {
+        r = taken > 0
+                ? egm_directory_new(d, tenant, egm_directory_hash(d, tenant, key), key, 1, &id)
+                : EGM_E_INVALID;
+    }
     if (r < 0) {
+        give_claimed(m, mount, places, taken);
         egm_free(places);
         return r;
-    }
-    uint32_t taken = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const struct egm_extent *extent = &claim->extents[i];
-        struct egm_place place = {.at = (uint32_t)(extent->offset / EGM_SLOT),
-                                  .count = (uint32_t)(extent->length / EGM_SLOT)};
-        if (extent->offset / EGM_SLOT <= UINT32_MAX && extent->length / EGM_SLOT <= UINT32_MAX &&
-            egm_extents_take_at(&m->mounts[mount].extents, place) == 0) {
-            places[taken++] = place;
-        }
     }
     struct egm_object *o = egm_object_at(d, id);
     o->replicas.one = (struct egm_object_replica){.mount = mount, .place_count = (uint8_t)taken};
@@ -180,11 +210,9 @@ static int quarantine_claim(struct egm_master *m, uint32_t mount, uint32_t sessi
         o->replicas.one.one = places[0];
         egm_free(places);
     }
-    r = taken > 0 ? egm_directory_set_generation(d, id, claim->write.generation) : EGM_E_INVALID;
+    r = egm_directory_set_generation(d, id, claim->write.generation);
     if (r < 0) {
-        for (uint32_t i = 0; i < taken; i++) {
-            egm_extents_give(&m->mounts[mount].extents, egm_replica_places(&o->replicas.one)[i]);
-        }
+        give_claimed(m, mount, egm_replica_places(&o->replicas.one), taken);
         egm_directory_free(d, id);
         return r;
     }
@@ -208,7 +236,7 @@ static bool is_quarantined(const struct egm_master *m, uint32_t mount, uint32_t 
     return false;
 }
 
-/* 0, or -ENOMEM: some claim has no object yet, and nothing may be placed. */
+/* 0, or EGM_E_AGAIN or -ENOMEM: some claim has no object yet, and nothing may be placed. */
 static int quarantine_claims(struct egm_master *m, uint32_t mount, uint32_t session)
 {
     const struct egm_mount_state *mt = &m->mounts[mount];
@@ -228,7 +256,8 @@ static int quarantine_claims(struct egm_master *m, uint32_t mount, uint32_t sess
     return 0;
 }
 
-/* Running out of memory leaves the mount as it is, recovering; the next tick tries again. */
+/* A claim that cannot be honoured yet leaves the mount as it is, recovering; the next tick tries
+ * again. */
 static void set_up_allocator(struct egm_master *m, uint32_t mount)
 {
     struct egm_mount_state *mt = &m->mounts[mount];
@@ -236,12 +265,16 @@ static void set_up_allocator(struct egm_master *m, uint32_t mount)
     for (uint32_t s = 0; s < m->session_room && r == 0; s++) {
         r = m->sessions[s].id ? quarantine_claims(m, mount, s) : 0;
     }
+    if (r == EGM_E_AGAIN) {
+        return;
+    }
     if (r < 0) {
         egm_error("out of memory, a segment cannot be used yet provider=%s segment=%u",
                   m->providers[mt->provider].name, mt->segment);
         return;
     }
     mt->is_placeable_once = true;
+    mt->placeable_since_ns = m->now_ns;
     egm_master_wake(m);
 }
 
@@ -321,7 +354,7 @@ static void free_lists(struct mount_lists *lists)
 static int take_lists(struct egm_cursor *cursor, const struct egm_mount *head,
                       struct mount_lists *ret_lists)
 {
-    if (!egm_cursor_expect(cursor, head->segment_count, 12, EGM_MAX_SEGMENTS) ||
+    if (!egm_cursor_expect(cursor, head->segment_count, 16, EGM_MAX_SEGMENTS) ||
         head->segment_count == 0) {
         return EGM_E_PROTO;
     }
@@ -419,6 +452,7 @@ static int add_mounts(struct egm_master *m, uint32_t provider, const struct egm_
         struct egm_mount_state *mount = &m->mounts[m->mount_count + i];
         *mount = (struct egm_mount_state){.provider = provider,
                                           .segment = segments[i].segment,
+                                          .numa_node = segments[i].numa_node,
                                           .size = egm_align_down(segments[i].size, EGM_GRANULE)};
         int r = egm_eviction_init(&mount->eviction,
                                   (uint32_t)egm_min_u64(segments[i].size / EGM_GRANULE, 1u << 20));

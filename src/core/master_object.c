@@ -124,7 +124,9 @@ bool egm_object_is_visible(const struct egm_master *m, struct egm_object *o, uin
     }
     for (uint32_t i = 0; i < o->replica_count; i++) {
         uint32_t mount = egm_object_replicas(o)[i].mount;
-        if (egm_mount_is_leased(m, mount) && !egm_session_suspects(m, session, mount)) {
+        bool is_in_reach =
+            EGM_MUTANT(42) ? egm_mount_is_mounted(m, mount) : egm_mount_is_leased(m, mount);
+        if (is_in_reach && !egm_session_suspects(m, session, mount)) {
             return true;
         }
     }

@@ -4,7 +4,10 @@
  * Every put_start gets places of its own, whoever else writes the key; the first put_end seals,
  * later ones give theirs back and are told 0, since a sealed value is there (I9). An upsert's
  * put_end swaps. Placement weighs two random candidates by free bytes (power of two choices) and
- * walks all mounts once per key, which is cheap up to some hundred of them. */
+ * walks all mounts once per key, which is cheap up to some hundred of them. Two corrections: a mount
+ * that is new gets no more than an equal share, however empty it is, while requesters attach to it
+ * and its pages are cold; and consecutive keys of a batch that go to one provider alternate between
+ * its NUMA nodes, so that one copy after the other finds the other memory idle. */
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/mutant.h"
@@ -15,6 +18,7 @@
 #include <string.h>
 
 #define PUT_FRAME_KEYS 4096u /* wants are walked once to find the keys: a bound on that turn */
+#define NEW_MOUNT_NS UINT64_C(30000000000)
 
 /* ---- placement ---- */
 struct placement {
@@ -55,6 +59,26 @@ static int preference(const struct egm_master *m, const struct egm_request *r, u
     return (r->put.flags & EGM_SAME_NODE) && p->host == m->sessions[r->session].host;
 }
 
+static bool is_new(const struct egm_master *m, uint32_t mount)
+{
+    return m->now_ns - m->mounts[mount].placeable_since_ns < NEW_MOUNT_NS;
+}
+
+/* The emptier of the two. Should only that one be new, a coin decides instead: of n mounts it is
+ * drawn in 2/n of the cases, so its share is 1/n. */
+static uint32_t better_of(const struct egm_master *m, uint32_t a, uint32_t b, bool coin)
+{
+    bool is_a = m->mounts[a].extents.free_bytes >= m->mounts[b].extents.free_bytes;
+    uint32_t better = is_a ? a : b;
+    uint32_t other = is_a ? b : a;
+    return is_new(m, better) && !is_new(m, other) && coin ? other : better;
+}
+
+static uint64_t next_random(uint64_t random)
+{
+    return random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+}
+
 /* The better of two candidates drawn at random from those with the highest preference; EGM_NONE if
  * there is none. */
 static uint32_t choose_mount(struct egm_master *m, const struct egm_request *r,
@@ -78,18 +102,38 @@ static uint32_t choose_mount(struct egm_master *m, const struct egm_request *r,
             if (seen <= 2) {
                 drawn[seen - 1] = i;
                 drawn[1] = seen == 1 ? EGM_NONE : drawn[1];
-            } else if ((random = random * UINT64_C(6364136223846793005) + 1442695040888963407u) >>
-                       33 < (UINT64_C(2) << 31) / seen) {
+            } else if ((random = next_random(random)) >> 33 < (UINT64_C(2) << 31) / seen) {
                 drawn[random >> 32 & 1] = i;
             }
         }
     }
-    if (drawn[1] == EGM_NONE) {
-        return drawn[0];
+    return drawn[1] == EGM_NONE ? drawn[0]
+                                : better_of(m, drawn[0], drawn[1], next_random(random) >> 63);
+}
+
+/* Where `mount` is on the NUMA node of the key before, at the same provider: the emptiest of its
+ * mounts on another node that has the room; else `mount`. */
+static uint32_t alternate(const struct egm_master *m, const struct egm_request *r,
+                          const struct placement *p, uint32_t mount, uint64_t rounded)
+{
+    const struct egm_mount_state *mounts = m->mounts;
+    if (mount == EGM_NONE || r->last_mount == EGM_NONE ||
+        mounts[r->last_mount].provider != mounts[mount].provider ||
+        mounts[r->last_mount].numa_node != mounts[mount].numa_node) {
+        return mount;
     }
-    return m->mounts[drawn[0]].extents.free_bytes >= m->mounts[drawn[1]].extents.free_bytes
-               ? drawn[0]
-               : drawn[1];
+    const struct egm_provider_state *provider = &m->providers[mounts[mount].provider];
+    uint32_t best = mount;
+    for (uint32_t i = 0; i < provider->mount_count; i++) {
+        uint32_t at = provider->first_mount + i;
+        uint64_t free_bytes = mounts[at].extents.free_bytes;
+        if (mounts[at].numa_node != mounts[mount].numa_node && free_bytes >= rounded &&
+            (best == mount || free_bytes > mounts[best].extents.free_bytes) &&
+            is_candidate(m, r, p, at, rounded)) {
+            best = at;
+        }
+    }
+    return best;
 }
 
 /* Takes places on `mount`, or else on any other candidate. */
@@ -108,19 +152,18 @@ static bool take_places(struct egm_master *m, const struct egm_request *r, struc
     return false;
 }
 
-/* Has room made on `mount`, or else on any other candidate (I11). */
-static bool make_room(struct egm_master *m, const struct egm_request *r, const struct placement *p,
+/* Has room made on `mount`, or else on any other candidate (I11). False: there is none to make. */
+static bool make_room(struct egm_master *m, struct egm_request *r, const struct placement *p,
                       uint32_t mount, uint64_t rounded)
 {
-    if (egm_evict_for(m, mount, rounded)) {
-        return true;
-    }
-    for (uint32_t i = 0; i < m->mount_count; i++) {
-        if (i != mount && is_candidate(m, r, p, i, rounded) && egm_evict_for(m, i, rounded)) {
-            return true;
+    enum egm_room room = egm_evict_for(m, mount, rounded);
+    for (uint32_t i = 0; i < m->mount_count && room == EGM_ROOM_NONE; i++) {
+        if (i != mount && is_candidate(m, r, p, i, rounded)) {
+            room = egm_evict_for(m, i, rounded);
         }
     }
-    return false;
+    r->is_seeking = room == EGM_ROOM_SOUGHT;
+    return room != EGM_ROOM_NONE;
 }
 
 static void give_places(struct egm_master *m, struct placement *p)
@@ -145,7 +188,7 @@ static int why_no_candidate(const struct egm_master *m, uint64_t rounded)
         }
         /* A provider that is lost counts as gone: waiting for it would cost each put seconds. */
         enum egm_provider_phase phase = m->providers[provider].phase;
-        if (phase == EGM_PHASE_JOINING || phase == EGM_PHASE_READY) {
+        if ((phase == EGM_PHASE_JOINING && !EGM_MUTANT(45)) || phase == EGM_PHASE_READY) {
             is_any = true;
             fits = fits || rounded <= m->mounts[i].size - EGM_GRANULE;
         }
@@ -154,7 +197,7 @@ static int why_no_candidate(const struct egm_master *m, uint64_t rounded)
 }
 
 /* 0: placed. EGM_E_AGAIN: room is being made, come back when woken. Else final for this key. */
-static int place(struct egm_master *m, const struct egm_request *r, uint64_t size,
+static int place(struct egm_master *m, struct egm_request *r, uint64_t size,
                  struct placement *ret_placement)
 {
     uint64_t rounded = egm_extents_rounded(size);
@@ -162,7 +205,7 @@ static int place(struct egm_master *m, const struct egm_request *r, uint64_t siz
     struct placement *p = ret_placement;
     p->count = 0;
     while (p->count < wanted) {
-        uint32_t mount = choose_mount(m, r, p, rounded);
+        uint32_t mount = alternate(m, r, p, choose_mount(m, r, p, rounded), rounded);
         if (mount == EGM_NONE) {
             break;
         }
@@ -264,7 +307,11 @@ static int put_one(struct egm_master *m, struct egm_request *r, uint32_t *ret_id
     }
     struct placement placement;
     int code = place(m, r, r->want.size, &placement);
-    return code < 0 ? code : grant(m, r, &placement, ret_id);
+    if (code < 0) {
+        return code;
+    }
+    r->last_mount = placement.mounts[0];
+    return grant(m, r, &placement, ret_id);
 }
 
 /* ---- PUT_START ---- */
@@ -291,9 +338,12 @@ static int begin_put(struct egm_master *m, struct egm_request *r)
     }
     r->count = r->put.key_count;
     r->deadline_ns = m->now_ns + egm_ms(egm_min_u64(r->put.deadline_ms, 30000));
+    r->last_mount = EGM_NONE;
     struct placement none = {0};
     if (r->count > 0 && choose_mount(m, r, &none, 1) == EGM_NONE) {
-        return why_no_candidate(m, 1);
+        int code = why_no_candidate(m, 1);
+        egm_sim_put_decided(m, r, 1, EGM_NO_OBJECT, code);
+        return code;
     }
     r->reply_begin = egm_frame_begin(&r->reply, EGM_MSG_PUT_START_REPLY, r->frame.request);
     egm_put_items_reply(&r->reply,
@@ -369,10 +419,11 @@ enum egm_step egm_put_step(struct egm_master *m, struct egm_request *r)
         uint32_t id = EGM_NO_OBJECT;
         int code = put_one(m, r, &id);
         if (code == EGM_E_AGAIN && m->now_ns < r->deadline_ns) {
-            return EGM_STEP_PARK;
+            return r->is_seeking ? EGM_STEP_YIELD : EGM_STEP_PARK;
         }
         code = code == EGM_E_AGAIN ? EGM_E_NO_SPACE : code;
         m->counters.no_space_count += code == EGM_E_NO_SPACE;
+        egm_sim_put_decided(m, r, r->want.size, id, code);
         egm_put_entry_of(&r->reply, m,
                          id == EGM_NO_OBJECT ? NULL : egm_object_at(&m->directory, id), code);
         r->has_key = false;

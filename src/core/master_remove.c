@@ -4,7 +4,8 @@
  *
  * A forced REMOVE_ALL raises its tenant's floor: everything older is invisible at once, however
  * much it is, and a sweep takes it away later. The others walk keys or the slab and give way every
- * EGM_TURN_KEYS of them. */
+ * EGM_TURN_KEYS of them; one that matches a pattern also as soon as matching alone took MATCH_NS,
+ * since a key may cost anything from a tenth of a microsecond to some hundred (master/regex.c). */
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/mutant.h"
@@ -14,6 +15,7 @@
 #include <errno.h>
 #include <string.h>
 
+#define MATCH_NS 100000u
 #define WAIT_MS 10000u /* for a provider that is connected but does not answer */
 
 /* Also what no get would find now, because its provider is away: it must not come back with it
@@ -121,13 +123,15 @@ static enum egm_step finish_count(struct egm_master *m, struct egm_request *r)
 static bool scan(struct egm_master *m, struct egm_request *r)
 {
     uint32_t end = (uint32_t)egm_min_u64(r->scan + EGM_TURN_KEYS, m->directory.slot_count);
-    for (; r->scan < end; r->scan++) {
+    uint64_t cost_ns = 0;
+    for (; r->scan < end && cost_ns < MATCH_NS; r->scan++) {
         struct egm_object *o = egm_object_at(&m->directory, r->scan);
         if (o->state != EGM_OBJECT_SEALED || o->tenant != r->tenant || !is_removable(m, o) ||
             is_busy(m, o, r->flags & EGM_FORCE)) {
             continue;
         }
-        if (r->regex && m->io.regex_match(m->io.arg, r->regex, o->key, o->key_size) <= 0) {
+        if (r->regex &&
+            m->io.regex_match(m->io.arg, r->regex, o->key, o->key_size, &cost_ns) <= 0) {
             continue;
         }
         remove_and_wait(m, r, r->scan);

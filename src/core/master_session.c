@@ -98,7 +98,7 @@ bool egm_session_suspects(const struct egm_master *m, uint32_t session, uint32_t
     if (session == EGM_NONE) {
         return false;
     }
-    const struct egm_suspicion *s = m->sessions[session].suspicions;
+    const struct egm_suspicion *s = m->sessions[EGM_MUTANT(43) ? 0 : session].suspicions;
     for (uint32_t i = 0; i < EGM_MAX_SUSPICIONS; i++) {
         if (s[i].until_ns > m->now_ns && s[i].mount == mount) {
             return true;

@@ -84,16 +84,18 @@ void egm_master_each_mount(const struct egm_master *m, uint64_t now_ns,
     }
 }
 
-bool egm_master_next_key(const struct egm_master *m, uint32_t *cursor, struct egm_bytes *ret_key)
+enum egm_walk egm_master_next_key(const struct egm_master *m, uint32_t *cursor, uint32_t *looks,
+                                  struct egm_bytes *ret_key)
 {
-    while (*cursor < m->directory.slot_count) {
+    for (; *cursor<m->directory.slot_count && * looks> 0; (*looks)--) {
         struct egm_object *o = egm_object_at(&m->directory, (*cursor)++);
         if (egm_object_is_visible(m, o, EGM_NONE)) {
+            (*looks)--;
             *ret_key = egm_bytes_of(o->key, o->key_size);
-            return true;
+            return EGM_WALK_KEY;
         }
     }
-    return false;
+    return *cursor < m->directory.slot_count ? EGM_WALK_PAUSE : EGM_WALK_END;
 }
 
 int egm_master_query(struct egm_master *m, uint64_t now_ns, struct egm_bytes key,

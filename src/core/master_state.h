@@ -117,12 +117,15 @@ struct egm_provider_state {
 struct egm_mount_state {
     uint32_t provider; /* slot; EGM_NONE: mount number retired */
     uint32_t segment;
+    uint32_t numa_node; /* of its provider's host */
     uint64_t size;
     bool is_placeable_once; /* its allocator is set up: all old writers are resolved */
-    uint32_t unresolved;    /* held map slots whose session has not re-attached in this life of the
+    uint64_t placeable_since_ns;
+    uint32_t unresolved; /* held map slots whose session has not re-attached in this life of the
                                master */
     struct egm_extents extents;
     struct egm_eviction eviction;
+    uint64_t passed_count;                  /* objects that no put could have taken, met in a row */
     uint64_t bytes[EGM_OBJECT_STATE_COUNT]; /* rounded, by object state */
 };
 
@@ -185,6 +188,8 @@ struct egm_request {
     struct egm_bytes preferred[EGM_MAX_PREFERRED];
     uint32_t preferred_count;
     struct egm_cursor want_cursor; /* over the want records */
+    uint32_t last_mount;           /* of the key before; or EGM_NONE */
+    bool is_seeking;               /* room: goes on next turn */
     bool has_key;                  /* the key under work was taken before the request was parked */
     struct egm_bytes key;
     uint64_t key_hash;
@@ -374,10 +379,28 @@ void egm_request_settle(struct egm_master *m, uint32_t object);
 /* Does somebody reachable still have to record that this object went? */
 bool egm_object_is_unrecorded(const struct egm_master *m, uint32_t id);
 
+/* ---- for the simulator's oracle ---- */
+/* Shows what a key of a PUT_START was answered, at the instant of the decision: granted as `id`, or
+ * (EGM_NO_OBJECT) refused with `code`. Nothing in any other build, like EGM_MUTANT. */
+#ifdef EGM_SIM
+void egm_sim_put_decided(const struct egm_master *m, const struct egm_request *r, uint64_t size,
+                         uint32_t id, int code);
+#else
+static inline void egm_sim_put_decided(const struct egm_master *m, const struct egm_request *r,
+                                       uint64_t size, uint32_t id, int code)
+{
+    (void)m, (void)r, (void)size, (void)id, (void)code;
+}
+#endif
+
 /* ---- master_evict.c ---- */
-/* Makes room for `bytes` on the mount by hiding victims. True: places are on their way (wait for
- * acknowledgements). */
-bool egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes);
+enum egm_room {
+    EGM_ROOM_NONE,
+    EGM_ROOM_COMES, /* wait for acknowledgements */
+    EGM_ROOM_SOUGHT /* many objects are in use; ask again next turn */
+};
+/* Makes room for `bytes` on the mount by hiding victims. */
+enum egm_room egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes);
 void egm_evict_tick(struct egm_master *m);
 
 #endif

@@ -167,7 +167,8 @@ void egm_pcore_connected(struct egm_pcore *core, uint64_t instance)
     egm_put_mount(&core->out, &mount);
     for (uint32_t i = 0; i < core->segment_count; i++) {
         struct egm_segment segment = {.segment = core->segments[i].segment,
-                                      .size = core->segments[i].size};
+                                      .size = core->segments[i].size,
+                                      .numa_node = core->segments[i].numa_node};
         egm_put_segment(&core->out, &segment);
     }
     put_slots(core);

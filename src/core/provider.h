@@ -52,7 +52,8 @@ struct egm_pcore;
 
 struct egm_pcore_segment {
     uint32_t segment; /* its number on the wire */
-    uint64_t size;    /* bytes, a multiple of EGM_GRANULE */
+    uint32_t numa_node;
+    uint64_t size; /* bytes, a multiple of EGM_GRANULE */
     /* Words of the fence file, zero at the start; borrowed until destroy. Only the core writes
      * them. */
     _Atomic uint64_t *floor;

@@ -68,10 +68,14 @@ static int compile_regex(void *arg, const char *pattern, void **ret_regex, char 
     return r;
 }
 
-static int match_regex(void *arg, void *regex, const void *key, size_t size)
+static int match_regex(void *arg, void *regex, const void *key, size_t size, uint64_t *cost_ns)
 {
+    uint64_t began_ns = egm_clock_ns();
+    int r = egm_regex_match(regex, key, size);
+
     (void)arg;
-    return egm_regex_match(regex, key, size);
+    *cost_ns += egm_clock_ns() - began_ns;
+    return r;
 }
 
 static void free_regex(void *arg, void *regex)

@@ -29,6 +29,8 @@
 /* Keys of one piece of /get_all_keys and of one /batch_query_keys. */
 #define KEYS_A_PIECE 512
 #define PIECE_BYTES (48u << 10)
+/* Places of the slab of one piece, keys or not: some ten nanoseconds each. */
+#define LOOKS_A_PIECE 2048
 #define BATCH_KEYS_MAX 1024
 
 /* ---- escaping ---- */
@@ -453,15 +455,17 @@ static void write_segment(struct egm_master_daemon *d, struct egm_admin_job *job
 
 static void write_keys(struct egm_master_daemon *d, struct egm_admin_job *job)
 {
+    uint32_t looks = LOOKS_A_PIECE;
+    enum egm_walk walk = EGM_WALK_KEY;
     struct egm_bytes key;
 
-    for (int n = 0; n < KEYS_A_PIECE && job->out->len < PIECE_BYTES; n++) {
-        if (!egm_master_next_key(d->core, &job->cursor, &key)) {
-            job->is_end = true;
-            return;
+    for (int n = 0; n < KEYS_A_PIECE && job->out->len < PIECE_BYTES && walk == EGM_WALK_KEY; n++) {
+        walk = egm_master_next_key(d->core, &job->cursor, &looks, &key);
+        if (walk == EGM_WALK_KEY) {
+            key_line(job->out, key);
         }
-        key_line(job->out, key);
     }
+    job->is_end = walk == EGM_WALK_END;
 }
 
 static void write_replicas(struct egm_buf *out, const struct egm_replica_stat *replicas,

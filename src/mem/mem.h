@@ -38,6 +38,8 @@ struct egm_mem {
 struct egm_mem_options {
     uint64_t size_bytes; /* a multiple of granularity() */
     bool try_huge;
+    bool prefers_node; /* its pages are to come from numa_node; a hint */
+    uint32_t numa_node;
     /* Called after each step of populating; may be NULL. */
     void (*progress)(void *arg, uint64_t done, uint64_t total);
     void *progress_arg;

@@ -159,6 +159,7 @@ static int move_window(struct egm_data *c, struct iovec *iov, size_t count, bool
 static size_t pieces_of(const struct egm_provider *p, const struct request *request,
                         struct iovec *ret_iov)
 {
+    uint8_t *base = p->segments[request->head.segment].mem.base;
     uint64_t skip = request->head.skip;
     uint64_t left = request->head.length;
     size_t count = 0;
@@ -170,8 +171,7 @@ static size_t pieces_of(const struct egm_provider *p, const struct request *requ
             continue;
         }
         uint64_t n = egm_min_u64(extent->length - skip, left);
-        ret_iov[count++] =
-            (struct iovec){.iov_base = p->mem.base + extent->offset + skip, .iov_len = n};
+        ret_iov[count++] = (struct iovec){.iov_base = base + extent->offset + skip, .iov_len = n};
         skip = 0;
         left -= n;
     }
@@ -261,14 +261,16 @@ static int send_write_reply(struct egm_data *c, uint64_t id, int status)
 
 static int serve_nonce(struct egm_data *c, const struct request *request)
 {
-    if (request->is_write || request->head.segment != EGM_SEGMENT_NUMBER ||
-        request->head.skip != 0 || request->head.length != EGM_SLOT ||
-        request->head.extent_count != 0) {
+    const struct egm_provider *p = c->provider;
+
+    if (request->is_write || request->head.segment >= p->segment_count || request->head.skip != 0 ||
+        request->head.length != EGM_SLOT || request->head.extent_count != 0) {
         return EGM_E_PROTO;
     }
     int r = send_read_reply(c, request->id, 0, EGM_SLOT);
     return r < 0 ? r
-                 : egm_net_send(c->fd, c->provider->mem.base, EGM_SLOT, egm_clock_ns() + REST_NS);
+                 : egm_net_send(c->fd, p->segments[request->head.segment].mem.base, EGM_SLOT,
+                                egm_clock_ns() + REST_NS);
 }
 
 static void end_access(struct egm_provider *p, uint32_t live, bool was_write)

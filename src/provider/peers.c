@@ -150,19 +150,19 @@ static int send_attach_reply(struct egm_peer *peer, int status, const int *fds, 
     struct egm_provider *p = peer->provider;
     const char *reason = status < 0 ? egm_strerror(status) : "";
     struct egm_attach_reply reply = {.status = egm_status_to_wire(status),
-                                     .count = status == 0,
+                                     .count = status == 0 ? p->segment_count : 0,
                                      .reason = egm_bytes_of(reason, strlen(reason))};
-    struct egm_attached attached = {.segment = EGM_SEGMENT_NUMBER,
-                                    .slot = peer->slot,
-                                    .size = p->size,
-                                    .fence_size = peer->is_unix ? p->fence.bytes : 0};
     struct egm_buf buf;
 
     egm_buf_init(&buf, EGM_MAX_SMALL_FRAME);
     size_t begin = egm_frame_begin(&buf, EGM_MSG_ATTACH_REPLY, peer->request);
     egm_put_attach_reply(&buf, &reply);
-    if (status == 0) {
-        egm_put_attached(&buf, &attached);
+    for (uint32_t i = 0; i < reply.count; i++) {
+        egm_put_attached(&buf, &(struct egm_attached){
+                                   .segment = i,
+                                   .slot = peer->slot,
+                                   .size = p->segments[i].size,
+                                   .fence_size = peer->is_unix ? p->segments[i].fence.bytes : 0});
     }
     egm_frame_end(&buf, begin);
     int r = send_small(peer, &buf, fds, fd_count);
@@ -172,25 +172,41 @@ static int send_attach_reply(struct egm_peer *peer, int status, const int *fds, 
 
 /* ---- giving ---- */
 
-/* Opens, locks, sends and closes. Fork lock held. */
-static int pass_files(struct egm_peer *peer)
+/* A description of the pool's file, with the importer's lock, and one of the fence's. Each that was
+ * opened is in ret_fds, whatever is returned. */
+static int open_files(const struct egm_pool_segment *segment, uint32_t slot, int ret_fds[2])
 {
-    struct egm_provider *p = peer->provider;
-    int fds[2];
-    int r = p->mem.ops->export(&p->mem, &fds[0], NULL);
+    int r = segment->mem.ops->export(&segment->mem, &ret_fds[0], NULL);
 
     if (r < 0) {
         return r;
     }
-    fds[1] = egm_memfd_reopen(p->fence.fd, /*is_writable=*/false);
-    r = fds[1] < 0 ? fds[1] : egm_lock_set(fds[0], EGM_LOCK_BYTE + peer->slot);
+    ret_fds[1] = egm_memfd_reopen(segment->fence.fd, /*is_writable=*/false);
+    return ret_fds[1] < 0 ? ret_fds[1] : egm_lock_set(ret_fds[0], EGM_LOCK_BYTE + slot);
+}
+
+/* Opens, locks, sends and closes. Fork lock held. */
+static int pass_files(struct egm_peer *peer)
+{
+    struct egm_provider *p = peer->provider;
+    int fds[2 * EGM_POOL_SEGMENTS];
+    size_t count = 2 * (size_t)p->segment_count;
+    int r = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        fds[i] = -1;
+    }
+    for (uint32_t i = 0; i < p->segment_count && r == 0; i++) {
+        r = open_files(&p->segments[i], peer->slot, &fds[2 * i]);
+    }
     if (r == 0) {
-        r = send_attach_reply(peer, 0, fds, EGM_COUNT_OF(fds));
+        r = send_attach_reply(peer, 0, fds, count);
     }
-    if (fds[1] >= 0) {
-        close(fds[1]);
+    for (size_t i = 0; i < count; i++) {
+        if (fds[i] >= 0) {
+            close(fds[i]);
+        }
     }
-    close(fds[0]);
     return r;
 }
 
@@ -519,13 +535,18 @@ static void resume_listener(struct egm_listener *listener)
 
 /* ---- time ---- */
 
-/* True when the importer's last mapping is gone, wherever it was. */
-static bool is_lock_free(struct egm_provider *p, uint32_t slot)
+/* True when the importer's last mapping is gone, of whatever segment and wherever it was. */
+static bool is_lock_free(const struct egm_provider *p, uint32_t slot)
 {
-    bool is_held = true;
-
-    egm_ignore(egm_lock_test(p->mem.file.fd, EGM_LOCK_BYTE + slot, &is_held), "held then");
-    return !is_held;
+    for (uint32_t i = 0; i < p->segment_count; i++) {
+        bool is_held = true;
+        egm_ignore(egm_lock_test(p->segments[i].mem.file.fd, EGM_LOCK_BYTE + slot, &is_held),
+                   "held then");
+        if (is_held) {
+            return false;
+        }
+    }
+    return true;
 }
 
 void egm_peers_tick(struct egm_provider *p, uint64_t now_ns)

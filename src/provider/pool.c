@@ -8,6 +8,8 @@
 #include "mover/map/map.h"
 #include "os/fork.h"
 #include "os/host.h"
+#include "os/limits.h"
+#include "os/numa.h"
 #include "provider/shell.h"
 
 #include <errno.h>
@@ -15,12 +17,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static int open_fence(struct egm_provider *p, struct egm_detail *reterr)
+static int open_fence(struct egm_provider *p, struct egm_pool_segment *segment, uint32_t number,
+                      struct egm_detail *reterr)
 {
-    struct egm_fence_file *fence = &p->fence;
+    struct egm_fence_file *fence = &segment->fence;
     struct egm_memfd file;
 
-    fence->bytes = egm_fence_bytes(p->size, &fence->slot_word);
+    fence->bytes = egm_fence_bytes(segment->size, &fence->slot_word);
     int r = egm_memfd_create("egmstore-fence", fence->bytes, /*try_huge=*/false, &file, reterr);
     if (r < 0) {
         return r;
@@ -47,10 +50,10 @@ static int open_fence(struct egm_provider *p, struct egm_detail *reterr)
                                [EGM_FENCE_W_VERSION] = EGM_FENCE_VERSION,
                                [EGM_FENCE_W_PROVIDER] = p->id,
                                [EGM_FENCE_W_EPOCH] = p->epoch,
-                               [EGM_FENCE_W_SEGMENT] = EGM_SEGMENT_NUMBER,
-                               [EGM_FENCE_W_SIZE] = p->size,
+                               [EGM_FENCE_W_SEGMENT] = number,
+                               [EGM_FENCE_W_SIZE] = segment->size,
                                [EGM_FENCE_W_FLOOR] = 0,
-                               [EGM_FENCE_W_NONCE] = p->nonce};
+                               [EGM_FENCE_W_NONCE] = segment->nonce};
     for (size_t i = 0; i < EGM_COUNT_OF(header); i++) {
         /* relaxed: the socket over which the file is passed orders it for importers */
         atomic_store_explicit(&fence->words[i], header[i], memory_order_relaxed);
@@ -60,60 +63,106 @@ static int open_fence(struct egm_provider *p, struct egm_detail *reterr)
                  : 0;
 }
 
-static int open_memory(struct egm_provider *p, const struct egm_provider_options *options,
+/* Progress over all segments. */
+struct progress {
+    const struct egm_provider_options *options;
+    uint64_t before, total;
+};
+
+static void tell_progress(void *arg, uint64_t done, uint64_t total)
+{
+    const struct progress *progress = arg;
+
+    (void)total;
+    progress->options->progress(progress->options->progress_arg, progress->before + done,
+                                progress->total);
+}
+
+static int open_memory(struct egm_provider *p, struct egm_pool_segment *segment,
+                       const struct egm_mem_ops *ops, struct progress *progress,
                        struct egm_detail *reterr)
 {
-    const struct egm_mem_ops *ops;
-    struct egm_mem_options wanted = {.size_bytes = p->size,
+    struct egm_mem_options wanted = {.size_bytes = segment->size,
                                      .try_huge = true,
-                                     .progress = options->progress,
-                                     .progress_arg = options->progress_arg};
-    int r = egm_mem_choose(options->memory_kind, &ops, reterr);
+                                     .prefers_node = p->segment_count > 1,
+                                     .numa_node = segment->numa_node,
+                                     .progress = progress->options->progress ? tell_progress : NULL,
+                                     .progress_arg = progress};
+    int r = ops->allocate(&wanted, &segment->mem, reterr);
 
+    if (r == 0) {
+        r = ops->map(&segment->mem, &wanted, reterr);
+    }
     if (r < 0) {
         return r;
     }
-    r = ops->allocate(&wanted, &p->mem, reterr);
-    if (r < 0) {
-        return r;
-    }
-    r = ops->map(&p->mem, &wanted, reterr);
-    if (r < 0) {
-        return r;
-    }
-    uint64_t *words = (uint64_t *)(void *)p->mem.base;
+    segment->nonce = egm_random_u64();
+    uint64_t *words = (uint64_t *)(void *)segment->mem.base;
     for (size_t i = 0; i < EGM_SLOT / sizeof(uint64_t); i++) {
-        words[i] = p->nonce;
+        words[i] = segment->nonce;
     }
     return 0;
 }
 
-int egm_shell_pool_open(struct egm_provider *p, const struct egm_provider_options *options,
-                        struct egm_detail *reterr)
+int egm_shell_plan(uint64_t size_bytes, struct egm_plan_segment *ret_plan, uint32_t *ret_count,
+                   struct egm_detail *reterr)
 {
-    p->size = egm_align_down(options->size_bytes, EGM_GRANULE);
-    if (p->size < UINT64_C(1) << 20 || p->size > EGM_MAX_SEGMENT_BYTES) {
+    uint64_t size = egm_align_down(size_bytes, EGM_GRANULE);
+    uint32_t nodes[EGM_POOL_SEGMENTS];
+
+    if (size < UINT64_C(1) << 20 || size > EGM_MAX_SEGMENT_BYTES) {
         return egm_fail(reterr, EGM_E_INVALID, "pool",
                         "a pool of %" PRIu64 " bytes is not possible; give 1 MiB to 16 TiB",
-                        options->size_bytes);
+                        size_bytes);
     }
-    p->nonce = egm_random_u64();
-    int r = open_memory(p, options, reterr);
-    return r < 0 ? r : open_fence(p, reterr);
+    *ret_count = egm_plan_segments(size, nodes, egm_numa_nodes(nodes, EGM_POOL_SEGMENTS), ret_plan);
+    return 0;
+}
+
+int egm_shell_pool_open(struct egm_provider *p, const struct egm_provider_options *options,
+                        const struct egm_plan_segment *plan, uint32_t count,
+                        struct egm_detail *reterr)
+{
+    const struct egm_mem_ops *ops;
+    struct egm_limits limits;
+    struct progress progress = {.options = options};
+    int r = egm_mem_choose(options->memory_kind, &ops, reterr);
+
+    for (uint32_t i = 0; i < count; i++) {
+        p->segments[i].numa_node = plan[i].numa_node;
+        p->segments[i].size = plan[i].size_bytes;
+        p->size += plan[i].size_bytes;
+    }
+    p->segment_count = count;
+    progress.total = p->size;
+    if (r == 0) { /* for all at once: the first would be populated before the next is asked for */
+        egm_limits_read(NULL, NULL, &limits);
+        r = egm_mem_check_room(p->size, &limits, reterr);
+    }
+    for (uint32_t i = 0; i < count && r == 0; i++) {
+        r = open_memory(p, &p->segments[i], ops, &progress, reterr);
+        if (r == 0) {
+            r = open_fence(p, &p->segments[i], i, reterr);
+        }
+        progress.before += p->segments[i].size;
+    }
+    return r;
 }
 
 void egm_shell_pool_close(struct egm_provider *p)
 {
-    struct egm_detail why = {0};
-
-    if (p->fence.words) {
-        munmap(p->fence.words, p->fence.bytes);
-        p->fence.words = NULL;
-    }
-    egm_fork_close(p->fence.fd);
-    p->fence.fd = -1;
-    if (p->mem.ops && p->mem.ops->release(&p->mem, &why) < 0) {
-        egm_error("pool memory not released err=\"%s\"", why.text);
+    for (uint32_t i = 0; i < EGM_POOL_SEGMENTS; i++) {
+        struct egm_pool_segment *segment = &p->segments[i];
+        struct egm_detail why = {0};
+        if (segment->fence.words) {
+            munmap(segment->fence.words, segment->fence.bytes);
+            segment->fence.words = NULL;
+        }
+        egm_fork_close(segment->fence.fd);
+        segment->fence.fd = -1;
+        if (segment->mem.ops && segment->mem.ops->release(&segment->mem, &why) < 0) {
+            egm_error("pool memory not released segment=%u err=\"%s\"", i, why.text);
+        }
     }
 }
 
@@ -125,7 +174,8 @@ bool egm_shell_verify(const struct egm_provider *p, const struct egm_pcore_verif
     egm_checksum_init(&checksum, verify->size);
     for (uint8_t i = 0; i < verify->extent_count && left > 0; i++) {
         uint64_t n = egm_min_u64(verify->extents[i].length, left);
-        egm_checksum_update(&checksum, p->mem.base + verify->extents[i].offset, n);
+        egm_checksum_update(&checksum,
+                            p->segments[verify->segment].mem.base + verify->extents[i].offset, n);
         left -= n;
     }
     return egm_checksum_final(&checksum) == verify->checksum;

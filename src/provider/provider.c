@@ -128,20 +128,25 @@ static int open_core(struct egm_provider *p, struct egm_detail *reterr)
 {
     uint64_t granules_at = EGM_SLOT / sizeof(uint64_t);
     char unix_address[128];
-    struct egm_pcore_segment segment = {.segment = EGM_SEGMENT_NUMBER,
-                                        .size = p->size,
-                                        .floor = &p->fence.words[EGM_FENCE_W_FLOOR],
-                                        .granule_fence = &p->fence.words[granules_at],
-                                        .slot_fence = &p->fence.words[p->fence.slot_word]};
+    struct egm_pcore_segment segments[EGM_POOL_SEGMENTS];
     struct egm_pcore_options options = {.provider = p->id,
                                         .epoch = p->epoch,
                                         .host = egm_host_id(),
                                         .name = p->hostname,
                                         .unix_path = unix_address,
                                         .data_address = p->data_address,
-                                        .segments = &segment,
-                                        .segment_count = 1};
+                                        .segments = segments,
+                                        .segment_count = p->segment_count};
 
+    for (uint32_t i = 0; i < p->segment_count; i++) {
+        const struct egm_fence_file *fence = &p->segments[i].fence;
+        segments[i] = (struct egm_pcore_segment){.segment = i,
+                                                 .numa_node = p->segments[i].numa_node,
+                                                 .size = p->segments[i].size,
+                                                 .floor = &fence->words[EGM_FENCE_W_FLOOR],
+                                                 .granule_fence = &fence->words[granules_at],
+                                                 .slot_fence = &fence->words[fence->slot_word]};
+    }
     egm_ignore(snprintf(unix_address, sizeof(unix_address), "%s", p->unix_path), "fits");
     int r = egm_pcore_create(&options, &p->core);
     return r < 0 ? egm_fail(reterr, r, "core", "cannot set up the provider: %s", egm_strerror(r))
@@ -164,7 +169,9 @@ static int create(struct egm_provider **ret_provider)
     p->reserved_fd = -1;
     p->unix_listener.fd = -1;
     p->tcp_listener.fd = -1;
-    p->fence.fd = -1;
+    for (uint32_t i = 0; i < EGM_POOL_SEGMENTS; i++) {
+        p->segments[i].fence.fd = -1;
+    }
     egm_ignore(snprintf(p->cluster, sizeof(p->cluster), "%s",
                         cluster && cluster[0] ? cluster : DEFAULT_CLUSTER),
                "a longer name differs from everybody's and is refused");
@@ -229,6 +236,16 @@ static int wait_ready(struct egm_provider *p, uint32_t wait_ms, struct egm_detai
 int egm_provider_open(const struct egm_provider_options *options,
                       struct egm_provider **ret_provider, struct egm_detail *reterr)
 {
+    struct egm_plan_segment plan[EGM_POOL_SEGMENTS];
+    uint32_t count;
+    int r = egm_shell_plan(options->size_bytes, plan, &count, reterr);
+
+    return r < 0 ? r : egm_shell_open(options, plan, count, ret_provider, reterr);
+}
+
+int egm_shell_open(const struct egm_provider_options *options, const struct egm_plan_segment *plan,
+                   uint32_t count, struct egm_provider **ret_provider, struct egm_detail *reterr)
+{
     struct egm_provider *p;
     int r = create(&p);
 
@@ -244,7 +261,7 @@ int egm_provider_open(const struct egm_provider_options *options,
     }
     if (r == 0) {
         warn_about_name(p);
-        r = egm_shell_pool_open(p, options, reterr);
+        r = egm_shell_pool_open(p, options, plan, count, reterr);
     }
     if (r == 0) {
         egm_shell_sweep(p);
@@ -264,9 +281,10 @@ int egm_provider_open(const struct egm_provider_options *options,
         destroy(p);
         return r;
     }
-    egm_info("provider ready name=%s bytes=%" PRIu64 " kind=%s page_bytes=%" PRIu64 " data=%s",
-             p->hostname, p->size, p->mem.ops->name, p->mem.file.page_size,
-             p->data_address[0] ? p->data_address : "off");
+    egm_info("provider ready name=%s bytes=%" PRIu64 " segments=%u kind=%s page_bytes=%" PRIu64
+             " data=%s",
+             p->hostname, p->size, p->segment_count, p->segments[0].mem.ops->name,
+             p->segments[0].mem.file.page_size, p->data_address[0] ? p->data_address : "off");
     *ret_provider = p;
     return 0;
 }

@@ -27,6 +27,7 @@
 #include "core/provider.h"
 #include "egmstore/provider.h"
 #include "mem/mem.h"
+#include "mem/planner.h"
 #include "os/net.h"
 
 #include <pthread.h>
@@ -53,8 +54,9 @@
 /* HELLO with the longest cluster name, and any frame of the data port. */
 #define EGM_MAX_SMALL_FRAME 1024
 
-/* Our one segment's number. */
-#define EGM_SEGMENT_NUMBER 0u
+/* Segments are numbered from 0. One per NUMA node of a host that has several; the reply to ATTACH
+ * with all of them is still a small frame. */
+#define EGM_POOL_SEGMENTS 8u
 
 #define EGM_LOCK_BYTE (UINT64_C(1) << 40) /* + slot */
 
@@ -112,6 +114,14 @@ struct egm_fence_file {
     size_t slot_word;
 };
 
+struct egm_pool_segment {
+    uint32_t numa_node;
+    uint64_t size;
+    struct egm_mem mem;
+    struct egm_fence_file fence;
+    uint64_t nonce;
+};
+
 struct egm_control {
     uv_poll_t poll;
     uv_work_t work;
@@ -140,10 +150,9 @@ struct egm_provider {
     char runtime_dir[108];
     char master[512];
     int reserved_fd; /* keeps the name's port when there is no data port; -1 */
-    uint64_t size;
-    struct egm_mem mem;
-    struct egm_fence_file fence;
-    uint64_t nonce;
+    uint64_t size;   /* of all segments */
+    struct egm_pool_segment segments[EGM_POOL_SEGMENTS];
+    uint32_t segment_count;
 
     pthread_mutex_t lock;
     pthread_cond_t changed;        /* CLOCK_MONOTONIC */
@@ -177,9 +186,20 @@ EGM_MUST_CHECK int egm_shell_names(struct egm_provider *p,
                                    const struct egm_provider_options *options,
                                    struct egm_detail *reterr);
 
+/* provider.c: egm_provider_open with the pool cut as the plan says. Tests give plans that this host
+ * would not have. */
+EGM_MUST_CHECK int egm_shell_open(const struct egm_provider_options *options,
+                                  const struct egm_plan_segment *plan, uint32_t count,
+                                  struct egm_provider **ret_provider, struct egm_detail *reterr);
+
 /* pool.c */
+/* The plan for this host; 0, or EGM_E_INVALID for a size that is not possible. ret_plan has room
+ * for EGM_POOL_SEGMENTS. */
+EGM_MUST_CHECK int egm_shell_plan(uint64_t size_bytes, struct egm_plan_segment *ret_plan,
+                                  uint32_t *ret_count, struct egm_detail *reterr);
 EGM_MUST_CHECK int egm_shell_pool_open(struct egm_provider *p,
                                        const struct egm_provider_options *options,
+                                       const struct egm_plan_segment *plan, uint32_t count,
                                        struct egm_detail *reterr);
 void egm_shell_pool_close(struct egm_provider *p);
 /* Whether the object's bytes have that checksum. @blocking: reads size bytes */

@@ -35,6 +35,15 @@
     M(28, "what a PING_REPLY grants counts from the answer instead of the question")     \
     M(29, "a PING_REPLY renews reads that it does not name")                             \
     M(30, "the renewal of a read lease is told but not kept")                            \
-    M(31, "a read lease reaches beyond its providers' leases")
+    M(31, "a read lease reaches beyond its providers' leases")                           \
+    M(38, "holds keep a full pool from evicting")                                        \
+    M(39, "what is in use in main hides small from eviction")                            \
+    M(40, "an object is evicted for the sake of its first replica's mount only")         \
+    M(41, "a put is refused although removals are on their way")                         \
+    M(42, "what lies on a segment whose lease ran out is present")                       \
+    M(43, "what one session suspects is absent for all")                                 \
+    M(44, "a read lease ends after half of the time that was told")                      \
+    M(45, "a segment that joins counts as none")                                         \
+    M(46, "of two claims on one place the second is forgotten")
 
 #endif

@@ -339,6 +339,16 @@ static void stall(void)
     }
 }
 
+bool has_jumped_since(uint64_t instance, uint64_t since)
+{
+    for (uint32_t i = 0; i < w.jump_count; i++) {
+        if (w.jumps[i].instance == instance && w.jumps[i].at >= since) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void jump(void)
 {
     int proc = chance(50) ? random_alive(MASTER, MASTERS) : random_alive(REQUESTER, REQUESTERS);
@@ -346,6 +356,10 @@ static void jump(void)
         totals.faults[FAULT_JUMP]++;
         trace("clock jump proc=%d", proc);
         if (w.procs[proc].kind == MASTER) {
+            if (w.jump_count < JUMPS) {
+                w.jumps[w.jump_count].instance = master_instance(proc);
+                w.jumps[w.jump_count++].at = w.now;
+            }
             requester_forget_leases(
                 master_instance(proc)); /* its time ran ahead: what it promised ends earlier */
         } else {
@@ -697,6 +711,11 @@ static void report(double seconds)
            (unsigned long long)totals.hits, (unsigned long long)totals.grants,
            (unsigned long long)totals.evictions, (unsigned long long)totals.quarantines,
            (unsigned long long)totals.parked);
+    printf("  answers judged: present=%llu absent=%llu no_space=%llu no_segment=%llu "
+           "too_large=%llu\n",
+           (unsigned long long)totals.presence[1], (unsigned long long)totals.presence[0],
+           (unsigned long long)totals.no_space, (unsigned long long)totals.closed,
+           (unsigned long long)totals.too_large);
     printf("  faults:");
     for (int i = 0; i < FAULT_COUNT; i++) {
         printf(" %s=%llu", fault_names[i], (unsigned long long)totals.faults[i]);

@@ -3,7 +3,8 @@
  *
  * All state hangs off one `struct world w`, zeroed for each seed. Files: sim.c (queue, clocks,
  * faults, phases, main), sim_net.c (connections), sim_master.c, sim_provider.c, sim_requester.c
- * (the production cores with stub shells), sim_oracle.c (what was told to whom, and the checks). */
+ * (the production cores with stub shells), sim_oracle.c (what was told to whom, and the checks),
+ * sim_watch.c (what masters decide, against their own state). */
 #ifndef EGM_SIM_H
 #define EGM_SIM_H
 
@@ -136,6 +137,7 @@ struct writer {
     uint32_t life;
 };
 #define WRITERS 256
+#define JUMPS 256
 
 /* A mapping that an importer was given; its lock is free when is_mapped is false. */
 struct mapping {
@@ -161,6 +163,10 @@ struct world {
     struct writer writers[WRITERS];
     struct mapping *mappings;
     uint32_t mapping_count, mapping_room;
+    struct {
+        uint64_t instance, at;
+    } jumps[JUMPS]; /* of masters' clocks; more than fit into a life's chaos */
+    uint32_t jump_count;
     int asking_conn; /* the frame that a master is working on; -1: none */
     uint64_t asking_request;
     uint32_t no_memory_percent;
@@ -172,6 +178,7 @@ extern struct world w;
 /* Counters over all seeds of a run. */
 struct totals {
     uint64_t faults[FAULT_COUNT];
+    uint64_t no_space, closed, too_large, presence[2]; /* answers that were judged */
     uint64_t seeds, steps, calls[8], ok[8], hits, grants, evictions, quarantines, parked;
 };
 extern struct totals totals;
@@ -189,6 +196,8 @@ __attribute__((format(printf, 1, 2))) void trace(const char *fmt, ...);
 int proc_of(enum process_kind kind, int index);
 void process_kill(int proc);
 void process_start(int proc);
+/* Did the clock of that master jump at this true time or later? */
+bool has_jumped_since(uint64_t instance, uint64_t since);
 /* The master that the process turns to now, or -1. */
 int pick_master(int proc);
 /* From here to sim_memory_end, the n-th allocation may be refused. */
@@ -208,8 +217,9 @@ int net_side(int conn, int proc);
 void master_start(int proc);
 void master_stop(int proc);
 void master_event(const struct event *e);
-bool master_find_mount(int proc, uint32_t mount, uint64_t *ret_provider, uint64_t *ret_epoch);
 uint64_t master_instance(int proc);
+const struct egm_master *master_core(int proc); /* NULL: stopped */
+int master_of_core(const struct egm_master *core);
 bool master_query(int proc, int key, uint64_t *ret_offset, uint64_t *ret_provider);
 const char *master_reclaimed(int proc); /* NULL: everything is free, else what is not */
 void master_peek(void);
@@ -221,6 +231,7 @@ void provider_drain(int proc);
 /* Does this provider, of this epoch, take that master instance for the holder of a lease that
  * runs? */
 bool provider_is_leased_to(uint64_t provider, uint64_t epoch, uint64_t instance);
+bool provider_is_alive(uint64_t provider, uint64_t epoch); /* in this life */
 bool provider_has_floor(uint64_t provider, uint64_t epoch, uint64_t floor);
 /* Over the same connection since `since`, mounted and leased. */
 bool provider_is_connected_to(uint64_t provider, uint64_t epoch, int master, uint64_t since);
@@ -275,6 +286,8 @@ void oracle_exists(int key, uint64_t began, uint64_t instance);
 /* A master sends this frame to that requester; one of its peers sent it that. */
 void oracle_master_sends(int master, int requester, int conn, const struct egm_frame *frame,
                          const uint8_t *payload);
+void oracle_granted(int master, uint64_t generation, uint64_t provider, uint64_t epoch,
+                    const struct egm_extent *extents, uint32_t count);
 void oracle_before_end(int master, const struct egm_frame *frame, const uint8_t *payload);
 void oracle_after_end(int master);
 /* A generation that somebody is writing now, for stray PUT_ENDs; 0: none. */
@@ -286,5 +299,16 @@ bool extents_overlap(const struct egm_extent *a, uint32_t a_count, const struct 
 uint32_t extent_slot(const struct egm_extent *extents, uint32_t count,
                      uint32_t index); /* cell number, or UINT32_MAX */
 const char *key_name(int key);
+
+/* ---- sim_watch.c ---- */
+/* A master begins to work on this frame; it answers it. */
+void watch_asked(const struct egm_frame *frame, const uint8_t *payload);
+/* The generation of the key's sealed object, in reach or not; 0: there is none. */
+uint64_t watch_sealed(int master, int key);
+void watch_exist_reply(int master, const uint8_t *payload, uint32_t size);
+void watch_get_reply(int master, const uint8_t *payload, uint32_t size);
+/* Somebody begins to count on these places of that generation, by a lease that runs. */
+void watch_taken_up(const char *what, const struct mem *mem, uint64_t generation,
+                    const struct egm_extent *extents, uint32_t count);
 
 #endif

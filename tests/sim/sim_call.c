@@ -69,6 +69,8 @@ static void ask_data(struct requester *r, int proc)
     struct egm_put_params params = put;
     params.flags = c->flags;
     params.replica_count = c->id % 7 == 0 ? 2 : 1;
+    params.flags |= c->id % 19 == 0 && !r->final ? EGM_HARD_PIN : 0;
+    params.soft_pin = c->id % 13 == 0;
     egm_buf_init(&buf, 1u << 20);
     egm_requester_mark(&r->core, &c->op.set);
     uint64_t request = ++r->main.next_request;
@@ -269,7 +271,7 @@ void req_data_answer(struct requester *r, int proc, const uint8_t *payload, uint
             egm_requester_open_writes(&r->core, &c->op.set);
         } else if (c->op.step == EGM_OP_COPY) {
             egm_requester_open_read(&r->core, &c->op.reading, r->main.sent);
-            req_note_leases(c);
+            req_note_leases(r, proc);
         }
     } else {
         bool is_granted[BATCH] = {false};
@@ -317,6 +319,9 @@ static uint64_t random_size(bool is_final)
         return 1 + rnd(3 * EGM_GRANULE); /* everybody's fits at once */
     }
     uint64_t kind = rnd(10);
+    if (kind == 9 && chance(15)) { /* most of a segment, or more than any has */
+        return GRANULES / 2 * EGM_GRANULE + rnd((GRANULES / 2 + 2) * EGM_GRANULE);
+    }
     return 1 + rnd(kind < 5 ? 15 * EGM_SLOT : kind < 8 ? 4 * EGM_GRANULE : 14 * EGM_GRANULE);
 }
 
@@ -342,8 +347,11 @@ static void begin_call(struct requester *r, int proc, int kind, int key_count)
         const char *name = key_name(c->keys[i]);
         c->names[i] = (struct egm_key){.data = name, .size = strlen(name)};
         egm_op_item_init(&c->items[i], c->names[i], NULL, 0,
-                         kind == CALL_GET ? 16 * EGM_GRANULE : random_size(r->final != 0));
+                         kind == CALL_GET ? SEGMENT_BYTES : random_size(r->final != 0));
         c->results[i] = EGM_E_TIMEOUT;
+        if (kind != CALL_GET && !r->final && chance(15)) {
+            c->items[i].group = chance(50) ? "g" : "h";
+        }
     }
     if (c->is_data) {
         egm_op_init(&c->op, kind != CALL_GET, c->items, (size_t)key_count, c->deadline, 0);

@@ -273,8 +273,10 @@ void req_remote_answer(struct requester *r, int proc, const uint8_t *payload, si
 }
 
 /* ---- read leases: where the window lies; until when is the core's to say (R1) ---- */
-void req_note_leases(struct call *c)
+void req_note_leases(struct requester *r, int proc)
 {
+    struct call *c = &r->call;
+
     req_drop_leases(c);
     for (uint32_t i = 0; i < c->op.place_count && i < BATCH * 4; i++) {
         const struct egm_place *place = &c->op.places[i];
@@ -284,6 +286,17 @@ void req_note_leases(struct call *c)
                                      .extent_count = place->extent_count,
                                      .instance = c->answered_by};
         memcpy(lease->extents, place->extents, place->extent_count * sizeof lease->extents[0]);
+    }
+    for (size_t n = 0; n < c->op.window_count; n++) {
+        const struct egm_op_item *item = &c->items[c->op.window[n]];
+        for (uint32_t i = item->first_place; i < item->first_place + item->place_count; i++) {
+            const struct read_lease *lease = &c->leases[i];
+            if (i < BATCH * 4 && lease->is_active &&
+                egm_requester_may_read(&r->core, &c->op.reading, local_ns(proc)) == 0) {
+                watch_taken_up("read lease", lease->mem, item->generation, lease->extents,
+                               lease->extent_count);
+            }
+        }
     }
 }
 

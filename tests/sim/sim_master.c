@@ -30,6 +30,21 @@ static int proc_of_master(const struct master *m)
     return proc_of(MASTER, (int)(m - masters));
 }
 
+const struct egm_master *master_core(int proc)
+{
+    return of(proc)->core;
+}
+
+int master_of_core(const struct egm_master *core)
+{
+    for (int i = 0; i < MASTERS; i++) {
+        if (masters[i].core == core) {
+            return proc_of(MASTER, i);
+        }
+    }
+    return -1;
+}
+
 static void io_send(void *arg, uint32_t peer, const void *data, size_t size)
 {
     struct master *m = arg;
@@ -71,9 +86,9 @@ static int io_compile(void *arg, const char *pattern, void **ret_regex, char *te
     return EGM_E_UNSUPPORTED;
 }
 
-static int io_match(void *arg, void *regex, const void *key, size_t size)
+static int io_match(void *arg, void *regex, const void *key, size_t size, uint64_t *cost_ns)
 {
-    (void)arg, (void)regex, (void)key, (void)size;
+    (void)arg, (void)regex, (void)key, (void)size, (void)cost_ns;
     return 0;
 }
 
@@ -177,6 +192,7 @@ static void receive(struct master *m, int proc, const struct event *e)
     }
     w.asking_conn = e->conn;
     w.asking_request = frame.request;
+    watch_asked(&frame, payload);
     egm_master_receive(m->core, local_ns(proc), (uint32_t)peer, &frame, payload);
     w.asking_conn = -1;
     memory_end();
@@ -210,31 +226,10 @@ void master_event(const struct event *e)
 /* ---- looking inside ---- */
 struct look {
     uint32_t mount;
-    uint64_t provider, epoch;
-    bool is_found;
     const char *wrong;
     uint32_t count;
     uint64_t quarantined;
 };
-
-static void look_mount(void *arg, const struct egm_mount_stat *stat)
-{
-    struct look *look = arg;
-    if (stat->mount == look->mount) {
-        look->is_found = true;
-        look->provider = stat->provider;
-        look->epoch = stat->epoch;
-    }
-}
-
-bool master_find_mount(int proc, uint32_t mount, uint64_t *ret_provider, uint64_t *ret_epoch)
-{
-    struct look look = {.mount = mount};
-    egm_master_each_mount(of(proc)->core, local_ns(proc), look_mount, &look);
-    *ret_provider = look.provider;
-    *ret_epoch = look.epoch;
-    return look.is_found;
-}
 
 uint64_t master_instance(int proc)
 {

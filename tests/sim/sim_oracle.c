@@ -234,6 +234,7 @@ int writer_open(const struct writer *writer)
              (unsigned long long)writer->generation, other->is_zombie ? "dead writer" : "writer",
              (unsigned long long)other->generation);
     }
+    watch_taken_up("write", writer->mem, writer->generation, writer->extents, writer->extent_count);
     for (int i = 0; i < WRITERS; i++) {
         if (!w.writers[i].is_active) {
             w.writers[i] = *writer;
@@ -252,18 +253,10 @@ void writer_close(int id)
     }
 }
 
-/* ---- what a master sends ---- */
-static void check_grant(int master, bool is_now, const struct egm_entry *entry, uint32_t mount,
-                        const struct egm_extent *extents, uint32_t count)
+/* ---- what a master does ---- */
+void oracle_granted(int master, uint64_t generation, uint64_t provider, uint64_t epoch,
+                    const struct egm_extent *extents, uint32_t count)
 {
-    uint64_t provider, epoch;
-    totals.grants++;
-    if (!master_find_mount(master, mount, &provider, &epoch)) {
-        if (is_now) { /* else its provider went while the put was parked */
-            fail("a grant names mount %u, which is nobody's", mount);
-        }
-        return;
-    }
     const struct mem *mem = mem_of(epoch);
     for (uint32_t i = 0; i < count; i++) {
         if (extents[i].offset < EGM_GRANULE || extents[i].length == 0 ||
@@ -272,47 +265,24 @@ static void check_grant(int master, bool is_now, const struct egm_entry *entry, 
             return;
         }
     }
-    if (!is_now) {
-        return; /* whoever uses it is checked then (writer_open) */
-    }
     if (!provider_is_leased_to(provider, epoch, master_instance(master))) {
         fail("I13: master %d grants on provider %d, which does not regard it as the holder of its "
              "lease",
              master, (int)(provider - 1000));
     }
-    const struct writer *writer = find_overlap(mem, extents, count, entry->generation);
+    const struct writer *writer = find_overlap(mem, extents, count, generation);
     if (writer) {
         fail("I3c: generation %llx is granted where a %s of generation %llx may still store",
-             (unsigned long long)entry->generation, writer->is_zombie ? "dead writer" : "writer",
+             (unsigned long long)generation, writer->is_zombie ? "dead writer" : "writer",
              (unsigned long long)writer->generation);
     }
     if (requester_reads(mem, extents, count)) {
-        fail("I3a: generation %llx is granted where a read lease runs",
-             (unsigned long long)entry->generation);
+        fail("I3a/I4: generation %llx is granted where a read lease runs by its holder's count",
+             (unsigned long long)generation);
     }
-    for (uint32_t i = 0; i < write_count; i++) {
-        if (i > 0 && writes[i].generation == entry->generation && writes[i].epoch == epoch) {
-            fail("I5: generation %llx is granted twice", (unsigned long long)entry->generation);
-        }
-    }
-}
-
-static void put_reply(int master, bool is_now, const uint8_t *payload, uint32_t size)
-{
-    struct egm_cursor cursor = egm_cursor_of(payload, size);
-    struct egm_items_reply head;
-    egm_take_items_reply(&cursor, &head);
-    for (uint32_t i = 0; i < head.count && !cursor.failed; i++) {
-        struct egm_entry entry;
-        struct egm_extent extents[EGM_MAX_REPLICAS][EGM_MAX_EXTENTS];
-        egm_take_entry(&cursor, &entry);
-        for (uint32_t k = 0; k < entry.replica_count; k++) {
-            struct egm_replica replica;
-            egm_take_replica(&cursor, &replica);
-            for (uint32_t x = 0; x < replica.extent_count; x++) {
-                egm_take_extent(&cursor, &extents[k][x]);
-            }
-            check_grant(master, is_now, &entry, replica.mount, extents[k], replica.extent_count);
+    for (uint32_t i = 1; i < write_count; i++) {
+        if (writes[i].generation == generation && writes[i].epoch == epoch) {
+            fail("I5: generation %llx is granted twice", (unsigned long long)generation);
         }
     }
 }
@@ -381,12 +351,11 @@ void oracle_master_sends(int master, int requester, int conn, const struct egm_f
                          const uint8_t *payload)
 {
     struct waiting_call call;
-    if (frame->type == EGM_MSG_PUT_START_REPLY) {
-        /* A put that was parked was granted at some earlier time: S4 of requester.h guards what
-         * is told late. */
-        bool is_now = conn == w.asking_conn && frame->request == w.asking_request;
-        put_reply(master, is_now, payload, frame->length);
-        return;
+    bool is_now = conn == w.asking_conn && frame->request == w.asking_request;
+    if (is_now && frame->type == EGM_MSG_EXIST_REPLY) {
+        watch_exist_reply(master, payload, frame->length);
+    } else if (is_now && frame->type == EGM_MSG_GET_START_REPLY) {
+        watch_get_reply(master, payload, frame->length);
     }
     if (!requester_waits_for(requester, frame->request, &call)) {
         return;
@@ -441,9 +410,7 @@ void oracle_after_end(int master)
         const struct ending *e = &endings[i];
         uint64_t offset, provider;
         bool is_there = master_query(master, e->key, &offset, &provider);
-        /* Without a known place it may have won: then nothing is known of the key's removal. */
-        if (is_there && (!e->write->has_extents || (offset == e->write->extents[0].offset &&
-                                                    provider == e->write->provider))) {
+        if (watch_sealed(master, e->key) == e->write->generation) {
             e->write->won = w.steps;
             trace("write %d has won key %d", (int)(e->write - writes), e->key);
         }

@@ -129,6 +129,12 @@ bool provider_is_leased_to(uint64_t provider, uint64_t epoch, uint64_t instance)
                : true; /* that life is over: nobody else can be granted anything there */
 }
 
+bool provider_is_alive(uint64_t provider, uint64_t epoch)
+{
+    int proc = proc_of(PROVIDER, (int)(provider - 1000));
+    return w.procs[proc].is_alive && of(proc)->mem->epoch == epoch;
+}
+
 bool provider_has_floor(uint64_t provider, uint64_t epoch, uint64_t floor)
 {
     int proc = proc_of(PROVIDER, (int)(provider - 1000));

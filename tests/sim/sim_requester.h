@@ -102,7 +102,7 @@ void req_copy_begin(struct requester *r, int proc);
 void req_copy_step(struct requester *r, int proc);
 void req_place_done(struct requester *r, int proc, int status);
 void req_remote_answer(struct requester *r, int proc, const uint8_t *payload, size_t size);
-void req_note_leases(struct call *c);
+void req_note_leases(struct requester *r, int proc);
 void req_drop_leases(struct call *c);
 void req_drive(struct requester *r, int proc);
 void req_call_failed(struct requester *r, int proc, int code);

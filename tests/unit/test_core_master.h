@@ -82,10 +82,15 @@ __attribute__((unused)) static int bench_regex_compile(void *arg, const char *pa
     return *ret_regex ? 0 : -ENOMEM;
 }
 
+static uint64_t bench_match_ns; /* that each match takes */
+static uint32_t bench_match_count;
+
 __attribute__((unused)) static int bench_regex_match(void *arg, void *regex, const void *key,
-                                                     size_t size)
+                                                     size_t size, uint64_t *cost_ns)
 {
     (void)arg;
+    *cost_ns += bench_match_ns;
+    bench_match_count++;
     size_t length = strlen(regex);
     return length <= size && memcmp(regex, key, length) == 0;
 }
@@ -356,6 +361,9 @@ struct bench_slot {
     uint8_t kind;
 };
 
+/* Segments that the next MOUNTs bring, 0 and up, each on the NUMA node of its number. */
+static uint32_t bench_segment_count = 1;
+
 /* MOUNT over a connected provider's peer; answered leases make it ready. */
 __attribute__((unused)) static int bench_mount_slots(uint32_t peer, uint64_t provider,
                                                      uint64_t epoch, uint32_t term, uint64_t size,
@@ -374,9 +382,11 @@ __attribute__((unused)) static int bench_mount_slots(uint32_t peer, uint64_t pro
                                               .term = term,
                                               .host = 1,
                                               .name = egm_bytes_of(name, (size_t)n),
-                                              .segment_count = 1,
+                                              .segment_count = bench_segment_count,
                                               .slot_count = slot_count});
-    egm_put_segment(&frame, &(struct egm_segment){.segment = 0, .size = size});
+    for (uint32_t i = 0; i < bench_segment_count; i++) {
+        egm_put_segment(&frame, &(struct egm_segment){.segment = i, .size = size, .numa_node = i});
+    }
     for (uint32_t i = 0; i < slot_count; i++) {
         egm_put_slot(&frame, &(struct egm_slot){.segment = slots[i].segment,
                                                 .slot = slots[i].slot,
@@ -431,9 +441,9 @@ __attribute__((unused)) static int bench_session(uint32_t peer, uint64_t session
     return bench_session_with(peer, session, NULL, NULL, 0);
 }
 
-/* SLOT_CHANGE of segment 0. */
-__attribute__((unused)) static int bench_slot(uint32_t provider_peer, uint32_t slot,
-                                              uint64_t session, uint8_t kind, uint8_t state)
+__attribute__((unused)) static int bench_slot_at(uint32_t provider_peer, uint32_t segment,
+                                                 uint32_t slot, uint64_t session, uint8_t kind,
+                                                 uint8_t state)
 {
     struct egm_buf frame;
     struct egm_result result;
@@ -441,6 +451,7 @@ __attribute__((unused)) static int bench_slot(uint32_t provider_peer, uint32_t s
     egm_put_slot_change(&frame,
                         &(struct egm_slot_change){.provider = bench_peers[provider_peer].provider,
                                                   .epoch = bench_peers[provider_peer].epoch,
+                                                  .segment = segment,
                                                   .slot = slot,
                                                   .session = session,
                                                   .kind = kind,
@@ -450,6 +461,13 @@ __attribute__((unused)) static int bench_slot(uint32_t provider_peer, uint32_t s
     egm_take_result(&cursor, &result);
     egm_buf_release(&frame);
     return egm_status_from_wire(result.status);
+}
+
+/* SLOT_CHANGE of segment 0. */
+__attribute__((unused)) static int bench_slot(uint32_t provider_peer, uint32_t slot,
+                                              uint64_t session, uint8_t kind, uint8_t state)
+{
+    return bench_slot_at(provider_peer, 0, slot, session, kind, state);
 }
 
 /* A requester that may write: connected, with session and one map slot at the provider. */

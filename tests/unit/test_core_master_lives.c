@@ -637,6 +637,38 @@ START_TEST(new_master_places_nothing_where_an_old_writer_may_be_until_it_has_spo
 }
 END_TEST
 
+START_TEST(two_claims_on_one_place_are_settled_one_after_the_other)
+{
+    bench_start();
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    struct bench_slot slots[] = {{0, 3, 101, EGM_IMPORT_MAP}, {0, 4, 102, EGM_IMPORT_MAP}};
+    ck_assert_int_eq(bench_mount_slots(P, 1, 100, 5, SIZE, slots, 2), 0);
+    struct egm_open_write writes[2] = {
+        {.generation = (UINT64_C(5) << 44) + 3, .provider = 1, .epoch = 100, .extent_count = 1},
+        {.generation = (UINT64_C(5) << 44) + 9, .provider = 1, .epoch = 100, .extent_count = 1}};
+    struct egm_extent extents[2] = {{.offset = 4 * EGM_GRANULE, .length = 2 * EGM_GRANULE},
+                                    {.offset = 5 * EGM_GRANULE, .length = 2 * EGM_GRANULE}};
+    bench_connect(A, EGM_ROLE_REQUESTER);
+    bench_connect(B, EGM_ROLE_REQUESTER);
+    ck_assert_int_eq(bench_session_with(A, 101, &writes[0], &extents[0], 1), 0);
+    ck_assert_int_eq(bench_session_with(B, 102, &writes[1], &extents[1], 1), 0);
+    ck_assert_str_eq(bench_sums().state, "recovering");
+    ck_assert_int_eq(bench_put_start(A, 101, "k", 100).status, EGM_E_NOT_READY);
+    ck_assert_int_eq(bench_ping(A, 101, writes[0].generation, NULL), 0);
+    bench_pass(100);
+    ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_GRANULE);
+    for (int i = 0; i < 29; i++) {
+        struct got got = bench_put_start(A, 101, "k", EGM_GRANULE);
+        ck_assert_int_eq(got.status, 0);
+        ck_assert(got.offset < extents[1].offset ||
+                  got.offset >= extents[1].offset + extents[1].length);
+    }
+    ck_assert_int_eq(bench_ping(B, 102, writes[1].generation, NULL), 0);
+    ck_assert_uint_eq(bench_sums().quarantined, 0);
+    bench_stop();
+}
+END_TEST
+
 /* ---- odd orders and hostile numbers (B50): a code or a closed connection, and everything stands
  * ---- */
 START_TEST(odd_orders_of_put_end_are_refused_and_change_nothing)
@@ -823,6 +855,7 @@ EGM_TEST_MAIN("core_master_lives", nothing_is_answered_before_hello_and_stranger
               living_provider_is_told_when_a_stray_mount_took_its_place,
               two_copies_of_one_claimed_write_are_both_settled,
               new_master_places_nothing_where_an_old_writer_may_be_until_it_has_spoken,
+              two_claims_on_one_place_are_settled_one_after_the_other,
               odd_orders_of_put_end_are_refused_and_change_nothing, impossible_sizes_are_refused,
               broken_keys_and_counts_close_the_connection,
               remove_whose_list_breaks_in_the_middle_leaves_nobody_waiting,

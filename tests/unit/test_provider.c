@@ -8,6 +8,7 @@
 #include "mover/tcp/frame_io.h"
 #include "os/clock.h"
 #include "os/net.h"
+#include "provider/shell.h"
 #include "test.h"
 #include "wire/status.h"
 
@@ -55,6 +56,8 @@ struct master {
     uint64_t sequence;
     int verify_status; /* 1: no answer yet */
     uint64_t provider, epoch;
+    uint32_t segment_count;
+    struct egm_segment segments[4];
     char unix_address[128], data_address[64];
 };
 
@@ -105,6 +108,11 @@ static void on_mount(struct master *m, uint64_t request, struct egm_cursor curso
     m->provider = mount.provider;
     m->epoch = mount.epoch;
     m->listed = mount.slot_count;
+    m->segment_count = mount.segment_count;
+    ck_assert_uint_le(mount.segment_count, EGM_COUNT_OF(m->segments));
+    for (uint32_t i = 0; i < mount.segment_count; i++) {
+        egm_take_segment(&cursor, &m->segments[i]);
+    }
     memcpy(m->unix_address, "unix:", 6);
     copy_bytes(m->unix_address + 5, sizeof(m->unix_address) - 5, mount.unix_path);
     copy_bytes(m->data_address, sizeof(m->data_address), mount.data_address);
@@ -277,6 +285,8 @@ static void stop_master(struct master *m)
         }                                                     \
     } while (0)
 
+static uint32_t segment_used; /* by records and transfers */
+
 static void send_record(struct master *m, uint8_t kind, uint64_t generation, uint64_t size,
                         uint64_t checksum, const struct egm_extent *extent)
 {
@@ -286,6 +296,7 @@ static void send_record(struct master *m, uint8_t kind, uint64_t generation, uin
     size_t at = egm_frame_begin(&buf, EGM_MSG_RECORDS, 1000 + m->sequence);
     egm_put_records(&buf, &(struct egm_records){.sequence = ++m->sequence, .count = 1});
     egm_put_record(&buf, &(struct egm_record){.kind = kind,
+                                              .segment = segment_used,
                                               .generation = generation,
                                               .size = size,
                                               .checksum = checksum,
@@ -306,6 +317,9 @@ static void record(struct master *m, uint8_t kind, uint64_t generation, uint64_t
 
 /* ---- one provider ---- */
 
+/* As on a host of two NUMA nodes. The second one is nowhere: its pages come from anywhere then. */
+static const struct egm_plan_segment two_nodes[] = {{0, POOL / 2}, {1000, POOL / 2}};
+
 struct world {
     struct master master;
     struct egm_provider *provider;
@@ -314,7 +328,7 @@ struct world {
 
 static const struct egm_extent place = {.offset = 2 * EGM_GRANULE, .length = 32 * EGM_GRANULE};
 
-static void set_up(struct world *w)
+static void set_up_on(struct world *w, const struct egm_plan_segment *plan, uint32_t count)
 {
     egm_log_set_level(EGM_LOG_ERROR);
     memcpy(w->dir, "/tmp/egm-prov-XXXXXX", 21);
@@ -326,8 +340,14 @@ static void set_up(struct world *w)
                                            .size_bytes = POOL + 4096,
                                            .wait_master_ms = 5000};
     struct egm_detail why = {0};
-    int r = egm_provider_open(&options, &w->provider, &why);
+    int r = plan ? egm_shell_open(&options, plan, count, &w->provider, &why)
+                 : egm_provider_open(&options, &w->provider, &why);
     ck_assert_msg(r == 0, "%s: %s", why.stage, why.text);
+}
+
+static void set_up(struct world *w)
+{
+    set_up_on(w, NULL, 0);
 }
 
 static void tear_down(struct world *w)
@@ -365,6 +385,7 @@ static int move(struct egm_import *import, bool is_write, uint64_t generation, v
 {
     struct iovec iov = {.iov_base = data, .iov_len = size};
     struct egm_transfer transfer = {.generation = generation,
+                                    .segment = segment_used,
                                     .extent_count = 1,
                                     .extents = {place},
                                     .iov = &iov,
@@ -572,6 +593,52 @@ START_TEST(importer_reads_what_another_wrote_until_it_is_dropped)
     egm_mover_map.detach(writer);
     egm_mover_map.detach(reader);
     WAIT_FOR(LOCKED(&w.master, freed) == 2);
+    free(bytes);
+    free(got);
+    tear_down(&w);
+}
+END_TEST
+
+START_TEST(pool_on_two_nodes_is_two_segments_of_one_import)
+{
+    struct world w;
+    uint64_t size = 1000000, checksum = 0;
+    uint8_t *bytes = pattern(size), *got = calloc(1, size);
+    set_up_on(&w, two_nodes, EGM_COUNT_OF(two_nodes));
+    ck_assert_uint_eq(egm_provider_capacity(w.provider), POOL);
+    ck_assert_uint_eq(w.master.segment_count, 2);
+    ck_assert_uint_eq(w.master.segments[1].segment, 1);
+    ck_assert_uint_eq(w.master.segments[1].size, POOL / 2);
+    ck_assert_uint_eq(w.master.segments[1].numa_node, 1000);
+    struct egm_import *map = attach(&w, &egm_mover_map, 0);
+    ck_assert_uint_eq(LOCKED(&w.master, held), 2);
+    for (segment_used = 0; segment_used < 2; segment_used++) { /* the same place of each */
+        bytes[0] = (uint8_t)segment_used;
+        ck_assert_int_eq(move(map, true, G(1 + segment_used), bytes, size, &checksum), 0);
+        record(&w.master, EGM_RECORD_SEAL, G(1 + segment_used), size, checksum, &place);
+    }
+    struct egm_import *tcp = attach(&w, &egm_mover_tcp, 0);
+    for (segment_used = 0; segment_used < 2; segment_used++) {
+        bytes[0] = (uint8_t)segment_used;
+        checksum = egm_checksum_of(bytes, size);
+        ck_assert_int_eq(move(map, false, G(1 + segment_used), got, size, &checksum), 0);
+        ck_assert_int_eq(memcmp(got, bytes, size), 0);
+        memset(got, 0xee, size);
+        ck_assert_int_eq(move(tcp, false, G(1 + segment_used), got, size, &checksum), 0);
+        ck_assert_int_eq(memcmp(got, bytes, size), 0);
+    }
+    segment_used = 1;
+    record(&w.master, EGM_RECORD_DROP, G(2), 0, 0, &place);
+    ck_assert_int_eq(move(map, false, G(2), got, size, &checksum), EGM_E_STALE);
+    ck_assert_int_eq(move(tcp, false, G(2), got, size, &checksum), EGM_E_STALE);
+    segment_used = 0;
+    bytes[0] = 0;
+    checksum = egm_checksum_of(bytes, size);
+    ck_assert_int_eq(move(map, false, G(1), got, size, &checksum), 0);
+    ck_assert_int_eq(move(tcp, false, G(1), got, size, &checksum), 0);
+    egm_mover_map.detach(map);
+    egm_mover_tcp.detach(tcp);
+    WAIT_FOR(LOCKED(&w.master, freed) == 4);
     free(bytes);
     free(got);
     tear_down(&w);
@@ -951,6 +1018,7 @@ EGM_TEST_MAIN(
     bad_options_are_refused, refused_mount_is_reported_with_the_master_s_reason,
     lost_master_is_found_again_and_told_of_the_slots, forked_child_may_close_without_harm,
     sockets_of_killed_providers_are_swept, importer_reads_what_another_wrote_until_it_is_dropped,
+    pool_on_two_nodes_is_two_segments_of_one_import,
     importer_is_refused_when_the_master_does_not_know_its_session,
     nothing_is_handed_out_before_the_master_knows,
     slot_of_a_killed_importer_is_freed_and_that_of_a_stopped_one_kept,

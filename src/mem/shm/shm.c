@@ -8,9 +8,11 @@
  */
 #include "base/checked.h"
 #include "base/limits.h"
+#include "base/log.h"
 
 #include "mem/mem.h"
 #include "os/fork.h"
+#include "os/numa.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -53,6 +55,17 @@ static int shm_allocate(const struct egm_mem_options *options, struct egm_mem *r
     return 0;
 }
 
+/* Some containers forbid it. Then the kernel places the pages as it likes. */
+static void prefer_node(void *at, uint64_t size, const struct egm_mem_options *options)
+{
+    int r = options->prefers_node ? egm_numa_prefer(at, size, options->numa_node) : 0;
+
+    if (r < 0) {
+        egm_warn("memory not bound to its node node=%u err=\"%s\", continuing", options->numa_node,
+                 strerror(-r));
+    }
+}
+
 static int shm_map(struct egm_mem *mem, const struct egm_mem_options *options,
                    struct egm_detail *reterr)
 {
@@ -69,6 +82,7 @@ static int shm_map(struct egm_mem *mem, const struct egm_mem_options *options,
     int r = madvise(at, size, MADV_DONTFORK) < 0 ? -errno : 0;
     if (r == 0) {
         egm_ignore(madvise(at, size, MADV_HUGEPAGE), "kernels without it use small pages");
+        prefer_node(at, size, options);
         r = egm_populate(at, size, options->progress, options->progress_arg);
     }
     if (r < 0) {
