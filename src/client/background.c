@@ -7,10 +7,10 @@
  *   lost -> publish -> unmap what nobody uses -> populate a little more
  *
  * It has a connection of its own, so that callers who use up the pool cannot starve the heartbeat.
- * Attaching may take as long as a provider takes to answer (ATTACH_NS); between two attempts the
- * heartbeat is looked after. A provider that cannot be attached is tried again after a pause that
- * doubles up to 5 s: until then its objects are out of reach, and calls that meet them say
- * EGM_E_NOT_READY.
+ * Attaching may take as long as a provider (or the resolver of its name) takes to answer, up to
+ * ATTACH_NS and a quarter of the session's ttl; between two attempts the heartbeat is looked after.
+ * A provider that cannot be attached is tried again after a pause that doubles up to 5 s: until
+ * then its objects are out of reach, and calls that meet them say EGM_E_NOT_READY.
  *
  * The map mover is tried first where the host is the same, then tcp. Being passed the files is what
  * proves that the host is the same, the id in the layout only saves hopeless attempts. */
@@ -25,6 +25,7 @@
 #include "os/clock.h"
 #include "os/host.h"
 #include "os/thread.h"
+#include "os/wait.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -35,9 +36,9 @@
 #define REQUEST_NS (2 * EGM_NS_PER_S)
 #define RETRY_FIRST_NS (50 * EGM_NS_PER_MS)
 #define RETRY_LAST_NS (5 * EGM_NS_PER_S)
-/* A turn's share, some ms of page table work: 320 MiB/s. */
 /* Longer than the longest pause between two tries. */
 #define SUSPECT_S 15u
+/* A turn's share, some ms of page table work: 320 MiB/s. */
 #define POPULATE_BYTES (UINT64_C(128) << 20)
 /* Between two rounds of populating: page tables of an existing pool fill at several GB/s, and a
  * first touch that is not ahead of its use costs a copy most of its speed. */
@@ -319,13 +320,18 @@ static int attach_with(struct background *b, const struct egm_mover_ops *ops,
                        struct egm_import **ret_import, struct egm_detail *reterr)
 {
     struct egm_store *store = b->store;
+
+    pthread_mutex_lock(&store->lock);
+    uint64_t share_ns = store->requester.ttl_ms * EGM_NS_PER_MS / 4; /* the heartbeat waits too */
+    pthread_mutex_unlock(&store->lock);
     struct egm_import_options options = {.provider = provider->provider,
                                          .epoch = provider->epoch,
                                          .session = store->requester.session,
                                          .process = store->process,
                                          .cluster = store->config.cluster,
                                          .address = address,
-                                         .deadline_ns = egm_clock_ns() + ATTACH_NS};
+                                         .deadline_ns =
+                                             egm_clock_ns() + egm_min_u64(ATTACH_NS, share_ns)};
 
     return ops->attach(&options, ret_import, reterr);
 }
@@ -500,12 +506,11 @@ static uint64_t turn(struct background *b)
 
 static void pause_until(struct egm_store *store, uint64_t at_ns)
 {
-    struct timespec until = egm_client_monotonic(at_ns);
     int r = 0;
 
     pthread_mutex_lock(&store->lock);
     while (!store->is_woken && r == 0) {
-        r = pthread_cond_timedwait(&store->wake, &store->lock, &until);
+        r = egm_wait_cond(&store->wake, &store->lock, at_ns);
     }
     store->is_woken = false;
     pthread_mutex_unlock(&store->lock);
@@ -528,6 +533,7 @@ static void *run(void *arg)
 {
     struct background b = {.store = arg};
 
+    egm_wait_watch(&b.store->is_closing);
     while (!egm_store_is_dead(b.store)) {
         pause_until(b.store, turn(&b));
     }
@@ -537,15 +543,14 @@ static void *run(void *arg)
 
 void egm_background_refresh(struct egm_store *store, uint64_t deadline_ns)
 {
-    struct timespec until = egm_client_monotonic(deadline_ns);
     int r = 0;
 
     pthread_mutex_lock(&store->lock);
     uint64_t mine = ++store->refresh_asked;
     store->is_woken = true;
     pthread_cond_signal(&store->wake);
-    while (r == 0 && store->refresh_done < mine && !egm_store_is_dead(store)) {
-        r = pthread_cond_timedwait(&store->changed, &store->lock, &until);
+    while (r == 0 && store->refresh_done < mine) {
+        r = egm_wait_cond(&store->changed, &store->lock, deadline_ns);
     }
     pthread_mutex_unlock(&store->lock);
 }

@@ -596,8 +596,8 @@ static void *ask_for_one(void *arg)
 START_TEST(stopped_master_costs_the_deadline_and_close_ends_the_wait)
 {
     struct world w;
-    struct worker worker = {&w, 0, 0};
-    pthread_t thread;
+    struct worker workers[3] = {{&w, 0, 0}, {&w, 1, 0}, {&w, 2, 0}};
+    pthread_t threads[3];
     int status;
 
     begin(&w);
@@ -621,16 +621,60 @@ START_TEST(stopped_master_costs_the_deadline_and_close_ends_the_wait)
     open_store(&w, 0);
     ck_assert_int_eq(exist_one(&w, "k"), 0);
     ck_assert_int_eq(kill(master, SIGSTOP), 0);
-    ck_assert_int_eq(pthread_create(&thread, NULL, ask_for_one, &worker), 0);
+    /* one has the open connection, the others wait for a greeting */
+    for (unsigned i = 0; i < 3; i++) {
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, ask_for_one, &workers[i]), 0);
+    }
     egm_sleep_ns(200 * EGM_NS_PER_MS);
     before = egm_clock_ns();
     egm_store_close(w.store);
     w.store = NULL;
     ck_assert_uint_le(egm_clock_ns() - before, 2 * EGM_NS_PER_S);
-    pthread_join(thread, NULL);
-    ck_assert_int_eq((int)worker.errors, -EGM_E_CLOSED);
+    for (unsigned i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        ck_assert_int_eq((int)workers[i].errors, -EGM_E_CLOSED);
+    }
     ck_assert_int_eq(kill(master, SIGKILL), 0);
     ck_assert_int_eq(waitpid(master, &status, 0), master);
+    end(&w);
+}
+END_TEST
+
+/* ---- signals ---- */
+
+static int stop_at_the_second_look(void *arg)
+{
+    unsigned *looks = arg;
+
+    return ++*looks >= 2;
+}
+
+START_TEST(check_ends_calls_that_only_try_again)
+{
+    struct world w;
+    struct egm_store_options options = {
+        .master = "127.0.0.1:1", .hostname = "127.0.0.1", .deadline_ms = 20000};
+    struct egm_store *store;
+    unsigned looks = 0;
+
+    begin(&w);
+    start_provider(&w);
+    open_store(&w, 0);
+    ck_assert_int_eq(put_one(&w, "k", 0, 5000), 0);
+    stop_master(&w);
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t before = egm_clock_ns();
+        looks = 0;
+        egm_on_interrupt(stop_at_the_second_look, &looks);
+        int64_t r = i == 0   ? put_one(&w, "x", 0, 100)
+                    : i == 1 ? get_one(&w, "k", 0, 5000)
+                    : i == 2 ? exist_one(&w, "k")
+                             : egm_store_open(&options, &store, NULL);
+        ck_assert_int_eq(r, EGM_E_CLOSED);
+        ck_assert_uint_le(egm_clock_ns() - before, EGM_NS_PER_S);
+        ck_assert_uint_eq(looks, 2);
+    }
+    egm_on_interrupt(NULL, NULL);
     end(&w);
 }
 END_TEST
@@ -655,4 +699,5 @@ EGM_TEST_MAIN("client_store", object_comes_back_mapped, object_comes_back_over_t
               calls_fail_in_time_without_master_and_work_again_with_the_next,
               objects_of_a_provider_that_left_are_absent,
               child_of_fork_has_a_dead_store_and_the_parent_a_living_one,
-              stopped_master_costs_the_deadline_and_close_ends_the_wait)
+              stopped_master_costs_the_deadline_and_close_ends_the_wait,
+              check_ends_calls_that_only_try_again)

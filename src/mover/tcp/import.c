@@ -11,12 +11,12 @@
 #include "mover/tcp/tcp.h"
 #include "os/clock.h"
 #include "os/net.h"
+#include "os/wait.h"
 #include "wire/status.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define REQUEST_ATTACH 2u
@@ -196,19 +196,6 @@ static int open_connection(struct egm_tcp_import *tcp, bool is_tested, uint64_t 
 
 /* ---- the pool ---- */
 
-static struct timespec monotonic_at(uint64_t deadline_ns)
-{
-    struct timespec t;
-    uint64_t now = egm_clock_ns();
-    uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    left += (uint64_t)t.tv_nsec;
-    t.tv_sec += (time_t)(left / EGM_NS_PER_S);
-    t.tv_nsec = (long)(left % EGM_NS_PER_S);
-    return t;
-}
-
 /* Takes out an idle connection that still lives, or NULL. Under lock. */
 static struct egm_tcp_connection *take_idle(struct egm_tcp_import *tcp)
 {
@@ -257,13 +244,12 @@ static int take(struct egm_tcp_import *tcp, uint64_t deadline_ns,
                 struct egm_tcp_connection **ret_connection, bool *ret_is_new)
 {
     struct egm_tcp_connection *connection;
-    struct timespec until = monotonic_at(deadline_ns);
     int r = 0;
 
     pthread_mutex_lock(&tcp->lock);
     while (!(connection = take_idle(tcp)) && tcp->open_count >= EGM_TCP_CONNECTIONS &&
            !tcp->is_interrupted && r == 0) {
-        r = pthread_cond_timedwait(&tcp->is_free, &tcp->lock, &until);
+        r = egm_wait_cond(&tcp->is_free, &tcp->lock, deadline_ns);
     }
     bool is_interrupted = tcp->is_interrupted;
     if (!connection && !is_interrupted && tcp->open_count < EGM_TCP_CONNECTIONS) {
@@ -277,8 +263,8 @@ static int take(struct egm_tcp_import *tcp, uint64_t deadline_ns,
         *ret_is_new = false;
         return 0;
     }
-    if (r != 0 || is_interrupted) {
-        return is_interrupted ? EGM_E_PEER_GONE : EGM_E_TIMEOUT;
+    if (r < 0 || is_interrupted) {
+        return is_interrupted ? EGM_E_PEER_GONE : r;
     }
     r = open_connection(tcp, /*is_tested=*/false,
                         egm_min_u64(deadline_ns, egm_clock_ns() + CONNECT_NS), ret_connection,
@@ -455,7 +441,6 @@ void egm_tcp_interrupt(struct egm_import *import)
 static struct egm_tcp_import *create(const struct egm_import_options *options)
 {
     struct egm_tcp_import *tcp = egm_calloc(1, sizeof(*tcp));
-    pthread_condattr_t attr;
 
     if (!tcp) {
         return NULL;
@@ -467,10 +452,7 @@ static struct egm_tcp_import *create(const struct egm_import_options *options)
     egm_list_init(&tcp->idle);
     egm_list_init(&tcp->all);
     pthread_mutex_init(&tcp->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&tcp->is_free, &attr);
-    pthread_condattr_destroy(&attr);
+    egm_wait_cond_init(&tcp->is_free);
     tcp->cluster = egm_strndup(options->cluster, EGM_MAX_NAME);
     tcp->address = egm_strndup(options->address, EGM_MAX_OPTION_TEXT);
     if (!tcp->cluster || !tcp->address) {
