@@ -168,12 +168,11 @@ static void tell_mismatch(struct data_call *call, const struct egm_op_item *item
     egm_ignore(egm_rpc_post(call->store, &rpc), "the next reader reports it again");
 }
 
-/* Time runs out over a mapping because we are slow, over tcp because the other side does not
- * answer. */
-static bool is_providers_fault(const struct egm_attachment *attachment, int status)
+/* As mover.h tells them apart: time that runs out while bytes move, and objects that are gone, say
+ * nothing against the provider. */
+static bool is_providers_fault(int status)
 {
-    return status == EGM_E_PEER_GONE || status == EGM_E_TRANSFER ||
-           (status == EGM_E_TIMEOUT && !attachment->is_map);
+    return status == EGM_E_PEER_GONE || status == EGM_E_TRANSFER;
 }
 
 /* Runs the transfers [begin, count), all of one attachment. */
@@ -189,7 +188,7 @@ static void run_transfers(struct data_call *call, struct egm_attachment *attachm
     count_bytes(call, begin, attachment->is_map);
     pthread_mutex_unlock(&call->store->lock);
     for (size_t i = begin; i < call->count; i++) {
-        if (is_providers_fault(attachment, call->transfers[i].status)) {
+        if (is_providers_fault(call->transfers[i].status)) {
             tell_suspect(call, call->op.places[call->place_of[i]].mount);
             return;
         }
