@@ -38,6 +38,8 @@
 #define RETRY_LAST_NS (5 * EGM_NS_PER_S)
 /* Longer than the longest pause between two tries. */
 #define SUSPECT_S 15u
+/* A third of that, so that it holds while other providers take their time. */
+#define TELL_NS (5 * EGM_NS_PER_S)
 /* A turn's share, some ms of page table work: 320 MiB/s. */
 #define POPULATE_BYTES (UINT64_C(128) << 20)
 /* Between two rounds of populating: page tables of an existing pool fill at several GB/s, and a
@@ -57,6 +59,8 @@ struct failure {
     uint64_t pause_ns, next_ns;
 };
 
+#define NO_PROVIDER UINT32_MAX
+
 struct background {
     struct egm_store *store;
     struct egm_connection *connection; /* NULL: not connected */
@@ -65,6 +69,8 @@ struct background {
     struct egm_attachment **attachments; /* one per provider of layout; each counted once here */
     struct failure *failures;
     size_t failure_count, failure_cap;
+    uint64_t next_tell_ns;
+    uint64_t told_session; /* the SESSION in which it was told: a master forgets with a session */
 };
 
 /* ---- requests ---- */
@@ -374,24 +380,58 @@ static int attach(struct background *b, const struct egm_layout_provider *provid
     return r;
 }
 
-/* Tells the master whether this requester can reach the provider's mounts: what it cannot reach
- * must not count as present (I6). */
-static void tell_reach(struct background *b, uint32_t index, uint32_t suspect_s)
+/* For how many more seconds a provider is to count as absent for us. */
+static uint32_t suspect_seconds(struct background *b, uint32_t index)
+{
+    struct egm_attachment *attachment = b->attachments[index];
+    uint64_t now = egm_clock_ns();
+
+    if (!attachment) {
+        return find_failure(b, &b->layout->providers[index]) ? SUSPECT_S : 0;
+    }
+    pthread_mutex_lock(&b->store->lock);
+    uint64_t until_ns = egm_max_u64(attachment->suspect_until_ns, now);
+    pthread_mutex_unlock(&b->store->lock);
+    return (uint32_t)egm_div_ceil_u64(until_ns - now, EGM_NS_PER_S);
+}
+
+/* Tells the master which mounts this requester cannot reach: they must not count as present (I6).
+ * With `changed` a provider index, whose reach has just changed, all of its mounts are told. */
+static void tell_reach(struct background *b, uint32_t changed)
 {
     uint64_t deadline_ns = egm_clock_ns() + REQUEST_NS;
 
-    if (connect_and_open(b, deadline_ns) < 0) {
+    if (connect_and_open(b, deadline_ns) < 0 || b->connection->instance != b->layout->instance) {
         return;
     }
     egm_buf_clear(&b->connection->out);
     for (uint32_t i = 0; i < b->layout->mount_count; i++) {
-        if (b->layout->mounts[i].provider_index == index) {
-            egm_requester_encode_suspect(&b->store->requester, &b->connection->out,
-                                         b->layout->mounts[i].mount, suspect_s);
+        const struct egm_layout_mount *mount = &b->layout->mounts[i];
+        uint32_t seconds = suspect_seconds(b, mount->provider_index);
+        if (seconds > 0 || mount->provider_index == changed) {
+            egm_requester_encode_suspect(&b->store->requester, &b->connection->out, mount->mount,
+                                         seconds);
         }
     }
-    if (egm_frame_send(b->connection->fd, &b->connection->out, deadline_ns) < 0) {
+    if (b->connection->out.len > 0 &&
+        egm_frame_send(b->connection->fd, &b->connection->out, deadline_ns) < 0) {
         drop_connection(b);
+    }
+}
+
+/* Suspicions run out at the master, and end with a session: those that hold are told again. */
+static void tell_again(struct background *b)
+{
+    uint64_t now = egm_clock_ns();
+
+    pthread_mutex_lock(&b->store->lock);
+    bool is_open = b->store->requester.state == EGM_SESSION_OPEN;
+    uint64_t session = b->store->requester.session_count;
+    pthread_mutex_unlock(&b->store->lock);
+    if (b->layout && is_open && (now >= b->next_tell_ns || session != b->told_session)) {
+        b->next_tell_ns = now + TELL_NS;
+        b->told_session = session;
+        tell_reach(b, NO_PROVIDER);
     }
 }
 
@@ -411,12 +451,8 @@ static bool try_attach(struct background *b, uint32_t index)
     if (r < 0) {
         egm_free(attachment);
         note_failure(b, provider, &detail);
-        tell_reach(b, index, SUSPECT_S);
+        tell_reach(b, index);
         return false;
-    }
-    if (failure) {
-        forget_failure(b, provider);
-        tell_reach(b, index, 0);
     }
     *attachment = (struct egm_attachment){.import = import,
                                           .ref_count = 1,
@@ -425,6 +461,10 @@ static bool try_attach(struct background *b, uint32_t index)
                                           .is_map = import->ops == &egm_mover_map};
     egm_list_init(&attachment->link);
     b->attachments[index] = attachment;
+    if (failure) {
+        forget_failure(b, provider);
+        tell_reach(b, index);
+    }
     egm_info("provider attached name=%s mover=%s", provider->name, import->ops->name);
     return true;
 }
@@ -452,8 +492,10 @@ static bool reconcile(struct background *b)
         if (!attachment && (state == JOINING || state == READY)) {
             is_changed = try_attach(b, i) || is_changed;
             ping(b);
+            tell_again(b);
         }
     }
+    tell_again(b);
     return is_changed;
 }
 

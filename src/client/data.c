@@ -142,9 +142,11 @@ static void tell_suspect(struct data_call *call, uint32_t mount)
     struct egm_attachment *attachment = egm_view_find(call->view, mount);
 
     pthread_mutex_lock(&call->store->lock);
-    bool is_new = attachment && attachment->suspect_until_ns <= egm_clock_ns();
-    if (attachment) {
-        attachment->suspect_until_ns = egm_clock_ns() + SUSPECT_S * EGM_NS_PER_S;
+    uint64_t until_ns = egm_clock_ns() + SUSPECT_S * EGM_NS_PER_S;
+    /* Told again when a second of it has passed: it must not end earlier at the master. */
+    bool is_new = attachment && attachment->suspect_until_ns + EGM_NS_PER_S < until_ns;
+    if (is_new) {
+        attachment->suspect_until_ns = until_ns;
     }
     pthread_mutex_unlock(&call->store->lock);
     if (!is_new || egm_store_is_dead(call->store) ||
