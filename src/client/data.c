@@ -378,6 +378,12 @@ static void copy_get(struct data_call *call)
     bool has_other;
 
     int r = reserve(call, op->window_count);
+    for (size_t i = 0; r < 0 && i < op->window_count; i++) {
+        struct egm_op_item *item = &op->items[op->window[i]];
+        if (item->state == EGM_ITEM_GRANTED) {
+            egm_get_copied(op, item, 0, r);
+        }
+    }
     while (r == 0 && call->view && choose_all(call, chosen, &has_other)) {
         uint64_t now = egm_clock_ns();
         uint64_t left_ns = call->deadline_ns > now ? call->deadline_ns - now : 0;
