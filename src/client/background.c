@@ -33,6 +33,7 @@
 
 #define TICK_NS (100 * EGM_NS_PER_MS)
 #define ATTACH_NS (2 * EGM_NS_PER_S)
+#define ATTACH_LEAST_NS (250 * EGM_NS_PER_MS)
 #define REQUEST_NS (2 * EGM_NS_PER_S)
 #define RETRY_FIRST_NS (50 * EGM_NS_PER_MS)
 #define RETRY_LAST_NS (5 * EGM_NS_PER_S)
@@ -330,14 +331,14 @@ static int attach_with(struct background *b, const struct egm_mover_ops *ops,
     pthread_mutex_lock(&store->lock);
     uint64_t share_ns = store->requester.ttl_ms * EGM_NS_PER_MS / 4; /* the heartbeat waits too */
     pthread_mutex_unlock(&store->lock);
+    share_ns = egm_min_u64(egm_max_u64(share_ns, ATTACH_LEAST_NS), ATTACH_NS);
     struct egm_import_options options = {.provider = provider->provider,
                                          .epoch = provider->epoch,
                                          .session = store->requester.session,
                                          .process = store->process,
                                          .cluster = store->config.cluster,
                                          .address = address,
-                                         .deadline_ns =
-                                             egm_clock_ns() + egm_min_u64(ATTACH_NS, share_ns)};
+                                         .deadline_ns = egm_clock_ns() + share_ns};
 
     return ops->attach(&options, ret_import, reterr);
 }

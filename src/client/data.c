@@ -15,6 +15,7 @@
 
 #include "client/internal.h"
 #include "os/clock.h"
+#include "os/wait.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -53,11 +54,12 @@ static int check_guard(void *arg)
     if (egm_store_is_dead(store)) {
         return EGM_E_CLOSED;
     }
-    if (!guard->write) {
-        return 0;
+    int r = egm_wait_look();
+    if (r < 0 || !guard->write) {
+        return r;
     }
     pthread_mutex_lock(&store->lock);
-    int r = egm_requester_may_write(&store->requester, guard->write, egm_clock_ns());
+    r = egm_requester_may_write(&store->requester, guard->write, egm_clock_ns());
     pthread_mutex_unlock(&store->lock);
     return r;
 }

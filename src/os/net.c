@@ -4,8 +4,8 @@
  *
  * Model: every fd is non-blocking; a transfer is a loop of {try, and when the kernel has nothing to
  * give or take, wait (os/wait.h) until the deadline}. The deadline is looked at before each try but
- * the first, so a peer that trickles bytes cannot stretch a call beyond it, and a call with an
- * expired deadline still takes what is already there.
+ * the first and that on a ready fd, so a peer that trickles bytes cannot stretch a call beyond it,
+ * and a call with an expired deadline still takes what is already there.
  *
  * Ends of a connection come in several shapes (0 from recv, ECONNRESET, EPIPE); all of them are
  * EGM_E_PEER_GONE here, so that callers decide by one code.
@@ -413,7 +413,8 @@ static ssize_t try_recv(int fd, struct msghdr *msg)
 
 static int move_bytes(int fd, struct iovec *iov, size_t count, uint64_t deadline_ns, bool is_send)
 {
-    bool is_first = true;
+    bool is_ready = true; /* worth a try whatever the time is */
+    bool is_last = false; /* and it is the last one */
 
     for (;;) {
         size_t done = 0;
@@ -425,20 +426,23 @@ static int move_bytes(int fd, struct iovec *iov, size_t count, uint64_t deadline
         if (count == 0) {
             return 0;
         }
-        if (!is_first && has_passed(deadline_ns)) {
+        if (!is_ready && has_passed(deadline_ns)) {
             return EGM_E_TIMEOUT;
         }
-        is_first = false;
+        is_ready = false;
         struct msghdr msg = {.msg_iov = iov, .msg_iovlen = egm_min_u64(count, IOV_BATCH)};
         ssize_t n = is_send ? try_send(fd, &msg) : try_recv(fd, &msg);
         if (n < 0) {
             return (int)n;
         }
         if (n == 0) {
-            int r = egm_wait_fd(fd, is_send ? POLLOUT : POLLIN, deadline_ns);
+            int r =
+                is_last ? EGM_E_TIMEOUT : egm_wait_fd(fd, is_send ? POLLOUT : POLLIN, deadline_ns);
             if (r < 0) {
                 return r;
             }
+            is_ready = true;
+            is_last = has_passed(deadline_ns);
             continue;
         }
         done = advance(iov, count, (size_t)n);

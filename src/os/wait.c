@@ -19,6 +19,7 @@ static _Thread_local struct thread {
     int (*check)(void *arg);
     void *arg;
     bool is_stopped;            /* by check */
+    uint64_t next_look_ns;      /* of egm_wait_look; 0: not yet set */
     const _Atomic bool *closed; /* NULL: none */
 } self;
 
@@ -27,6 +28,7 @@ void egm_wait_on_interrupt(int (*check)(void *arg), void *arg)
     self.check = check;
     self.arg = arg;
     self.is_stopped = false;
+    self.next_look_ns = 0;
 }
 
 void egm_wait_watch(const _Atomic bool *flag)
@@ -50,6 +52,21 @@ static void ask(void)
         before.is_stopped = before.check(before.arg) != 0;
         self = before;
     }
+}
+
+int egm_wait_look(void)
+{
+    if (self.check && !self.is_stopped) {
+        uint64_t now = egm_clock_ns();
+        bool is_due = self.next_look_ns != 0 && now >= self.next_look_ns;
+        if (is_due || self.next_look_ns == 0) {
+            self.next_look_ns = now + SLICE_NS;
+        }
+        if (is_due) {
+            ask();
+        }
+    }
+    return must_stop() ? EGM_E_CLOSED : 0;
 }
 
 /* How long the kernel may be waited in now. 0: the deadline has passed. */

@@ -24,6 +24,10 @@
  * make calls of its own, which look at neither it nor the flag. NULL: nobody is asked. */
 void egm_wait_on_interrupt(int (*check)(void *arg), void *arg);
 
+/* For work that waits for nothing, between two pieces of it: asks the check when a slice has passed
+ * since it was asked last. 0 or EGM_E_CLOSED. */
+EGM_MUST_CHECK int egm_wait_look(void);
+
 /* For this thread: waits fail while *flag is true. NULL: no flag. Borrowed until the next call. */
 void egm_wait_watch(const _Atomic bool *flag);
 

@@ -139,6 +139,26 @@ START_TEST(flag_ends_every_kind_of_wait_but_not_those_of_the_check)
 }
 END_TEST
 
+START_TEST(work_asks_the_check_once_a_slice)
+{
+    unsigned looks = 0;
+    unsigned rounds = 0;
+    uint64_t since = egm_clock_ns();
+
+    ck_assert_int_eq(egm_wait_look(), 0);
+    egm_wait_on_interrupt(count_looks, &looks);
+    while (egm_wait_look() == 0) {
+        rounds++;
+    }
+    ck_assert_uint_eq(looks, 3);
+    ck_assert_uint_gt(rounds, 100);
+    ck_assert_uint_ge(ms_since(since), 300);
+    ck_assert_int_eq(egm_wait_look(), EGM_E_CLOSED);
+    ck_assert_uint_eq(looks, 3);
+    egm_wait_on_interrupt(NULL, NULL);
+}
+END_TEST
+
 START_TEST(descriptor_that_is_ready_is_ready_after_the_deadline_too)
 {
     begin();
@@ -151,4 +171,5 @@ END_TEST
 EGM_TEST_MAIN("os_wait", waits_end_at_their_deadline,
               check_is_asked_in_every_kind_of_wait_and_ends_it,
               flag_ends_every_kind_of_wait_but_not_those_of_the_check,
+              work_asks_the_check_once_a_slice,
               descriptor_that_is_ready_is_ready_after_the_deadline_too)
