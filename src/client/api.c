@@ -10,7 +10,7 @@
 
 #include "client/internal.h"
 #include "os/clock.h"
-#include "os/net.h"
+#include "os/wait.h"
 
 #include <errno.h>
 #include <string.h>
@@ -35,12 +35,17 @@ static int enter(struct egm_store *store, struct egm_detail *reterr)
     bool is_dead = egm_store_is_dead(store);
     store->calls_in_flight += !is_dead;
     pthread_mutex_unlock(&store->lock);
-    return is_dead ? egm_fail(reterr, EGM_E_CLOSED, "call", "the store is being closed") : 0;
+    if (is_dead) {
+        return egm_fail(reterr, EGM_E_CLOSED, "call", "the store is being closed");
+    }
+    egm_wait_watch(&store->is_closing);
+    return 0;
 }
 
 static void leave(struct egm_store *store, const struct egm_detail *detail,
                   struct egm_detail *reterr)
 {
+    egm_wait_watch(NULL);
     pthread_mutex_lock(&store->lock);
     if (detail->code < 0) {
         memcpy(store->last_error, detail->text, sizeof(store->last_error));
@@ -73,7 +78,7 @@ static int check_count(size_t count, struct egm_detail *reterr)
 
 void egm_on_interrupt(int (*check)(void *arg), void *arg)
 {
-    egm_net_on_interrupt(check, arg);
+    egm_wait_on_interrupt(check, arg);
 }
 
 /* ---- registration ---- */

@@ -7,10 +7,10 @@
  *   lost -> publish -> unmap what nobody uses -> populate a little more
  *
  * It has a connection of its own, so that callers who use up the pool cannot starve the heartbeat.
- * Attaching may take as long as a provider takes to answer (ATTACH_NS); between two attempts the
- * heartbeat is looked after. A provider that cannot be attached is tried again after a pause that
- * doubles up to 5 s: until then its objects are out of reach, and calls that meet them say
- * EGM_E_NOT_READY.
+ * Attaching may take as long as a provider (or the resolver of its name) takes to answer, up to
+ * ATTACH_NS and a quarter of the session's ttl; between two attempts the heartbeat is looked after.
+ * A provider that cannot be attached is tried again after a pause that doubles up to 5 s: until
+ * then its objects are out of reach, and calls that meet them say EGM_E_NOT_READY.
  *
  * The map mover is tried first where the host is the same, then tcp. Being passed the files is what
  * proves that the host is the same, the id in the layout only saves hopeless attempts. */
@@ -25,6 +25,7 @@
 #include "os/clock.h"
 #include "os/host.h"
 #include "os/thread.h"
+#include "os/wait.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -32,12 +33,15 @@
 
 #define TICK_NS (100 * EGM_NS_PER_MS)
 #define ATTACH_NS (2 * EGM_NS_PER_S)
+#define ATTACH_LEAST_NS (250 * EGM_NS_PER_MS)
 #define REQUEST_NS (2 * EGM_NS_PER_S)
 #define RETRY_FIRST_NS (50 * EGM_NS_PER_MS)
 #define RETRY_LAST_NS (5 * EGM_NS_PER_S)
-/* A turn's share, some ms of page table work: 320 MiB/s. */
 /* Longer than the longest pause between two tries. */
 #define SUSPECT_S 15u
+/* A third of that, so that it holds while other providers take their time. */
+#define TELL_NS (5 * EGM_NS_PER_S)
+/* A turn's share, some ms of page table work: 320 MiB/s. */
 #define POPULATE_BYTES (UINT64_C(128) << 20)
 /* Between two rounds of populating: page tables of an existing pool fill at several GB/s, and a
  * first touch that is not ahead of its use costs a copy most of its speed. */
@@ -56,6 +60,8 @@ struct failure {
     uint64_t pause_ns, next_ns;
 };
 
+#define NO_PROVIDER UINT32_MAX
+
 struct background {
     struct egm_store *store;
     struct egm_connection *connection; /* NULL: not connected */
@@ -64,6 +70,8 @@ struct background {
     struct egm_attachment **attachments; /* one per provider of layout; each counted once here */
     struct failure *failures;
     size_t failure_count, failure_cap;
+    uint64_t next_tell_ns;
+    uint64_t told_session; /* the SESSION in which it was told: a master forgets with a session */
 };
 
 /* ---- requests ---- */
@@ -319,13 +327,18 @@ static int attach_with(struct background *b, const struct egm_mover_ops *ops,
                        struct egm_import **ret_import, struct egm_detail *reterr)
 {
     struct egm_store *store = b->store;
+
+    pthread_mutex_lock(&store->lock);
+    uint64_t share_ns = store->requester.ttl_ms * EGM_NS_PER_MS / 4; /* the heartbeat waits too */
+    pthread_mutex_unlock(&store->lock);
+    share_ns = egm_min_u64(egm_max_u64(share_ns, ATTACH_LEAST_NS), ATTACH_NS);
     struct egm_import_options options = {.provider = provider->provider,
                                          .epoch = provider->epoch,
                                          .session = store->requester.session,
                                          .process = store->process,
                                          .cluster = store->config.cluster,
                                          .address = address,
-                                         .deadline_ns = egm_clock_ns() + ATTACH_NS};
+                                         .deadline_ns = egm_clock_ns() + share_ns};
 
     return ops->attach(&options, ret_import, reterr);
 }
@@ -368,24 +381,58 @@ static int attach(struct background *b, const struct egm_layout_provider *provid
     return r;
 }
 
-/* Tells the master whether this requester can reach the provider's mounts: what it cannot reach
- * must not count as present (I6). */
-static void tell_reach(struct background *b, uint32_t index, uint32_t suspect_s)
+/* For how many more seconds a provider is to count as absent for us. */
+static uint32_t suspect_seconds(struct background *b, uint32_t index)
+{
+    struct egm_attachment *attachment = b->attachments[index];
+    uint64_t now = egm_clock_ns();
+
+    if (!attachment) {
+        return find_failure(b, &b->layout->providers[index]) ? SUSPECT_S : 0;
+    }
+    pthread_mutex_lock(&b->store->lock);
+    uint64_t until_ns = egm_max_u64(attachment->suspect_until_ns, now);
+    pthread_mutex_unlock(&b->store->lock);
+    return (uint32_t)egm_div_ceil_u64(until_ns - now, EGM_NS_PER_S);
+}
+
+/* Tells the master which mounts this requester cannot reach: they must not count as present (I6).
+ * With `changed` a provider index, whose reach has just changed, all of its mounts are told. */
+static void tell_reach(struct background *b, uint32_t changed)
 {
     uint64_t deadline_ns = egm_clock_ns() + REQUEST_NS;
 
-    if (connect_and_open(b, deadline_ns) < 0) {
+    if (connect_and_open(b, deadline_ns) < 0 || b->connection->instance != b->layout->instance) {
         return;
     }
     egm_buf_clear(&b->connection->out);
     for (uint32_t i = 0; i < b->layout->mount_count; i++) {
-        if (b->layout->mounts[i].provider_index == index) {
-            egm_requester_encode_suspect(&b->store->requester, &b->connection->out,
-                                         b->layout->mounts[i].mount, suspect_s);
+        const struct egm_layout_mount *mount = &b->layout->mounts[i];
+        uint32_t seconds = suspect_seconds(b, mount->provider_index);
+        if (seconds > 0 || mount->provider_index == changed) {
+            egm_requester_encode_suspect(&b->store->requester, &b->connection->out, mount->mount,
+                                         seconds);
         }
     }
-    if (egm_frame_send(b->connection->fd, &b->connection->out, deadline_ns) < 0) {
+    if (b->connection->out.len > 0 &&
+        egm_frame_send(b->connection->fd, &b->connection->out, deadline_ns) < 0) {
         drop_connection(b);
+    }
+}
+
+/* Suspicions run out at the master, and end with a session: those that hold are told again. */
+static void tell_again(struct background *b)
+{
+    uint64_t now = egm_clock_ns();
+
+    pthread_mutex_lock(&b->store->lock);
+    bool is_open = b->store->requester.state == EGM_SESSION_OPEN;
+    uint64_t session = b->store->requester.session_count;
+    pthread_mutex_unlock(&b->store->lock);
+    if (b->layout && is_open && (now >= b->next_tell_ns || session != b->told_session)) {
+        b->next_tell_ns = now + TELL_NS;
+        b->told_session = session;
+        tell_reach(b, NO_PROVIDER);
     }
 }
 
@@ -405,12 +452,8 @@ static bool try_attach(struct background *b, uint32_t index)
     if (r < 0) {
         egm_free(attachment);
         note_failure(b, provider, &detail);
-        tell_reach(b, index, SUSPECT_S);
+        tell_reach(b, index);
         return false;
-    }
-    if (failure) {
-        forget_failure(b, provider);
-        tell_reach(b, index, 0);
     }
     *attachment = (struct egm_attachment){.import = import,
                                           .ref_count = 1,
@@ -419,6 +462,10 @@ static bool try_attach(struct background *b, uint32_t index)
                                           .is_map = import->ops == &egm_mover_map};
     egm_list_init(&attachment->link);
     b->attachments[index] = attachment;
+    if (failure) {
+        forget_failure(b, provider);
+        tell_reach(b, index);
+    }
     egm_info("provider attached name=%s mover=%s", provider->name, import->ops->name);
     return true;
 }
@@ -446,8 +493,10 @@ static bool reconcile(struct background *b)
         if (!attachment && (state == JOINING || state == READY)) {
             is_changed = try_attach(b, i) || is_changed;
             ping(b);
+            tell_again(b);
         }
     }
+    tell_again(b);
     return is_changed;
 }
 
@@ -500,12 +549,11 @@ static uint64_t turn(struct background *b)
 
 static void pause_until(struct egm_store *store, uint64_t at_ns)
 {
-    struct timespec until = egm_client_monotonic(at_ns);
     int r = 0;
 
     pthread_mutex_lock(&store->lock);
     while (!store->is_woken && r == 0) {
-        r = pthread_cond_timedwait(&store->wake, &store->lock, &until);
+        r = egm_wait_cond(&store->wake, &store->lock, at_ns);
     }
     store->is_woken = false;
     pthread_mutex_unlock(&store->lock);
@@ -528,6 +576,7 @@ static void *run(void *arg)
 {
     struct background b = {.store = arg};
 
+    egm_wait_watch(&b.store->is_closing);
     while (!egm_store_is_dead(b.store)) {
         pause_until(b.store, turn(&b));
     }
@@ -537,15 +586,14 @@ static void *run(void *arg)
 
 void egm_background_refresh(struct egm_store *store, uint64_t deadline_ns)
 {
-    struct timespec until = egm_client_monotonic(deadline_ns);
     int r = 0;
 
     pthread_mutex_lock(&store->lock);
     uint64_t mine = ++store->refresh_asked;
     store->is_woken = true;
     pthread_cond_signal(&store->wake);
-    while (r == 0 && store->refresh_done < mine && !egm_store_is_dead(store)) {
-        r = pthread_cond_timedwait(&store->changed, &store->lock, &until);
+    while (r == 0 && store->refresh_done < mine) {
+        r = egm_wait_cond(&store->changed, &store->lock, deadline_ns);
     }
     pthread_mutex_unlock(&store->lock);
 }

@@ -7,6 +7,7 @@
 #include "mover/tcp/frame_io.h"
 #include "os/clock.h"
 #include "os/net.h"
+#include "os/wait.h"
 
 #include <errno.h>
 #include <string.h>
@@ -90,7 +91,9 @@ int egm_connection_open(struct egm_store *store, uint64_t deadline_ns,
     if (r == EGM_E_TIMEOUT && egm_clock_ns() < call_deadline_ns) {
         r = EGM_E_PEER_GONE; /* the caller's time is not up: it decides on another attempt */
     }
-    egm_store_note_master(store, r == 0);
+    if (r != EGM_E_CLOSED && r != -ENOMEM) { /* those say nothing about it */
+        egm_store_note_master(store, r == 0);
+    }
     if (r < 0) {
         egm_connection_release(connection);
         return r;
@@ -120,7 +123,6 @@ static struct egm_connection *take_idle(struct egm_store *store)
 static int wait_for_turn(struct egm_store *store, uint64_t deadline_ns,
                          struct egm_connection **ret_connection)
 {
-    struct timespec until = egm_client_monotonic(deadline_ns);
     int r = 0;
 
     pthread_mutex_lock(&store->pool_lock);
@@ -137,8 +139,8 @@ static int wait_for_turn(struct egm_store *store, uint64_t deadline_ns,
             store->connection_count++;
             break;
         }
-        if (pthread_cond_timedwait(&store->pool_free, &store->pool_lock, &until) == ETIMEDOUT) {
-            r = EGM_E_TIMEOUT;
+        r = egm_wait_cond(&store->pool_free, &store->pool_lock, deadline_ns);
+        if (r < 0) {
             break;
         }
     }

@@ -15,6 +15,7 @@
 
 #include "client/internal.h"
 #include "os/clock.h"
+#include "os/wait.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -54,13 +55,13 @@ static int check_guard(void *arg)
     if (egm_store_is_dead(store)) {
         return EGM_E_CLOSED;
     }
-    if (!guard->write && !guard->reading) {
-        return 0;
+    int r = egm_wait_look();
+    if (r < 0 || (!guard->write && !guard->reading)) {
+        return r;
     }
     pthread_mutex_lock(&store->lock);
-    int r = guard->write
-                ? egm_requester_may_write(&store->requester, guard->write, egm_clock_ns())
-                : egm_requester_may_read(&store->requester, guard->reading, egm_clock_ns());
+    r = guard->write ? egm_requester_may_write(&store->requester, guard->write, egm_clock_ns())
+                     : egm_requester_may_read(&store->requester, guard->reading, egm_clock_ns());
     pthread_mutex_unlock(&store->lock);
     return r;
 }
@@ -148,9 +149,11 @@ static void tell_suspect(struct data_call *call, uint32_t mount)
     struct egm_attachment *attachment = egm_view_find(call->view, mount);
 
     pthread_mutex_lock(&call->store->lock);
-    bool is_new = attachment && attachment->suspect_until_ns <= egm_clock_ns();
-    if (attachment) {
-        attachment->suspect_until_ns = egm_clock_ns() + SUSPECT_S * EGM_NS_PER_S;
+    uint64_t until_ns = egm_clock_ns() + SUSPECT_S * EGM_NS_PER_S;
+    /* Told again when a second of it has passed: it must not end earlier at the master. */
+    bool is_new = attachment && attachment->suspect_until_ns + EGM_NS_PER_S < until_ns;
+    if (is_new) {
+        attachment->suspect_until_ns = until_ns;
     }
     pthread_mutex_unlock(&call->store->lock);
     if (!is_new || egm_store_is_dead(call->store) ||
@@ -174,12 +177,11 @@ static void tell_mismatch(struct data_call *call, const struct egm_op_item *item
     egm_ignore(egm_rpc_post(call->store, &rpc), "the next reader reports it again");
 }
 
-/* Time runs out over a mapping because we are slow, over tcp because the other side does not
- * answer. */
-static bool is_providers_fault(const struct egm_attachment *attachment, int status)
+/* As mover.h tells them apart: time that runs out while bytes move, and objects that are gone, say
+ * nothing against the provider. */
+static bool is_providers_fault(int status)
 {
-    return status == EGM_E_PEER_GONE || status == EGM_E_TRANSFER ||
-           (status == EGM_E_TIMEOUT && !attachment->is_map);
+    return status == EGM_E_PEER_GONE || status == EGM_E_TRANSFER;
 }
 
 /* Runs the transfers [begin, count), all of one attachment. */
@@ -195,7 +197,7 @@ static void run_transfers(struct data_call *call, struct egm_attachment *attachm
     count_bytes(call, begin, attachment->is_map);
     pthread_mutex_unlock(&call->store->lock);
     for (size_t i = begin; i < call->count; i++) {
-        if (is_providers_fault(attachment, call->transfers[i].status)) {
+        if (is_providers_fault(call->transfers[i].status)) {
             tell_suspect(call, call->op.places[call->place_of[i]].mount);
             return;
         }
@@ -383,6 +385,12 @@ static void copy_get(struct data_call *call)
     bool has_other;
 
     int r = reserve(call, op->window_count);
+    for (size_t i = 0; r < 0 && i < op->window_count; i++) {
+        struct egm_op_item *item = &op->items[op->window[i]];
+        if (item->state == EGM_ITEM_GRANTED) {
+            egm_get_copied(op, item, 0, r);
+        }
+    }
     while (r == 0 && call->view && choose_all(call, chosen, &has_other)) {
         uint64_t now = egm_clock_ns();
         uint64_t left_ns = call->deadline_ns > now ? call->deadline_ns - now : 0;

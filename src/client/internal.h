@@ -26,10 +26,12 @@
  * while it copies. An attachment whose count falls to zero goes to `retired`, and the background
  * thread unmaps it, so that no caller pays for that.
  *
- * Closing. is_closing makes guards stop copies, shuts down every connection, and wakes every wait;
- * close then waits until calls_in_flight is zero. After fork the child's copy is dead (is_forked):
- * calls answer EGM_E_CLOSED, close does nothing, because child.h has closed the fds already and the
- * locks may be held by threads that do not exist there. */
+ * Closing. is_closing makes guards stop copies and ends every wait of a call and of the background
+ * thread within 100 ms, whatever is waited for (os/wait.h watches it); open connections are shut
+ * down besides, which ends most at once. Close then waits until calls_in_flight is zero. After fork
+ * the child's copy is dead (is_forked): calls answer EGM_E_CLOSED, close does nothing, because
+ * child.h has closed the fds already and the locks may be held by threads that do not exist there.
+ */
 #ifndef EGM_CLIENT_INTERNAL_H
 #define EGM_CLIENT_INTERNAL_H
 
@@ -197,8 +199,7 @@ struct egm_store {
 };
 
 bool egm_store_is_dead(const struct egm_store *store);
-struct timespec egm_client_monotonic(uint64_t deadline_ns);
-/* Waits until at_ns, a new view, or closing. */
+/* Waits until at_ns, a new view, or until the thread must stop. */
 void egm_store_wait(struct egm_store *store, uint64_t at_ns);
 void egm_store_wake(struct egm_store *store);
 /* Reachability of the master, as the last connection attempt showed it. */

@@ -18,12 +18,12 @@
 #include "mover/tcp/tcp.h"
 #include "os/clock.h"
 #include "os/host.h"
+#include "os/wait.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* How long open waits for a master (B113), and for the first round of attaching. */
@@ -38,28 +38,14 @@ bool egm_store_is_dead(const struct egm_store *store)
            atomic_load_explicit(&store->is_closing, memory_order_relaxed);
 }
 
-struct timespec egm_client_monotonic(uint64_t deadline_ns)
-{
-    struct timespec t;
-    uint64_t now = egm_clock_ns();
-    uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    left += (uint64_t)t.tv_nsec;
-    t.tv_sec += (time_t)(left / EGM_NS_PER_S);
-    t.tv_nsec = (long)(left % EGM_NS_PER_S);
-    return t;
-}
-
 void egm_store_wait(struct egm_store *store, uint64_t at_ns)
 {
-    struct timespec until = egm_client_monotonic(at_ns);
     int r = 0;
 
     pthread_mutex_lock(&store->lock);
     uint64_t seen = store->view_number;
-    while (r == 0 && store->view_number == seen && !egm_store_is_dead(store)) {
-        r = pthread_cond_timedwait(&store->changed, &store->lock, &until);
+    while (r == 0 && store->view_number == seen) {
+        r = egm_wait_cond(&store->changed, &store->lock, at_ns);
     }
     pthread_mutex_unlock(&store->lock);
 }
@@ -96,16 +82,6 @@ static void in_child(struct egm_child_hook *hook)
     atomic_store_explicit(&store->is_forked, true, memory_order_relaxed);
 }
 
-static void init_cond(pthread_cond_t *cond)
-{
-    pthread_condattr_t attr;
-
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 static struct egm_store *create(const struct egm_store_options *options, struct egm_detail *reterr)
 {
     struct egm_store *store = egm_calloc(1, sizeof(*store));
@@ -117,9 +93,9 @@ static struct egm_store *create(const struct egm_store_options *options, struct 
     pthread_mutex_init(&store->lock, NULL);
     pthread_mutex_init(&store->pool_lock, NULL);
     pthread_rwlock_init(&store->regions_lock, NULL);
-    init_cond(&store->changed);
-    init_cond(&store->wake);
-    init_cond(&store->pool_free);
+    egm_wait_cond_init(&store->changed);
+    egm_wait_cond_init(&store->wake);
+    egm_wait_cond_init(&store->pool_free);
     egm_list_init(&store->retired);
     egm_list_init(&store->idle);
     egm_list_init(&store->connections);
@@ -152,12 +128,16 @@ static int open_session(struct egm_store *store, struct egm_detail *reterr)
         bool is_final = r == EGM_E_VERSION || r == EGM_E_NOT_PERMITTED || r == EGM_E_INVALID ||
                         r == -ENOMEM || r == EGM_E_NOT_FOUND || r == EGM_E_LIMIT ||
                         r == EGM_E_PROTO || r == EGM_E_CLOSED;
-        if (is_final || egm_clock_ns() + RETRY_NS >= deadline_ns) {
-            int code = is_final ? r : r == EGM_E_TIMEOUT ? EGM_E_TIMEOUT : EGM_E_PEER_GONE;
-            return egm_fail(reterr, code, "open", "no session at the master '%.100s': %.200s",
-                            store->config.master, last.text[0] ? last.text : egm_strerror(r));
+        if (!is_final && egm_clock_ns() + RETRY_NS < deadline_ns) {
+            r = egm_wait_time(egm_clock_ns() + RETRY_NS);
+            if (r == 0) {
+                continue;
+            }
+            is_final = true;
         }
-        egm_sleep_ns(RETRY_NS);
+        int code = is_final ? r : r == EGM_E_TIMEOUT ? EGM_E_TIMEOUT : EGM_E_PEER_GONE;
+        return egm_fail(reterr, code, "open", "no session at the master '%.100s': %.200s",
+                        store->config.master, last.text[0] ? last.text : egm_strerror(r));
     }
 }
 
@@ -176,17 +156,18 @@ static bool is_own_attached(const struct egm_store *store)
     return false;
 }
 
-/* Attaching ahead of use: the first put then meets a mapped pool. */
-static void settle(struct egm_store *store)
+/* Attaching ahead of use: the first put then meets a mapped pool. 0, or EGM_E_CLOSED. */
+static int settle(struct egm_store *store)
 {
-    struct timespec until = egm_client_monotonic(egm_clock_ns() + SETTLE_NS);
+    uint64_t until_ns = egm_clock_ns() + SETTLE_NS;
     int r = 0;
 
     pthread_mutex_lock(&store->lock);
     while (r == 0 && (!store->has_settled || !is_own_attached(store))) {
-        r = pthread_cond_timedwait(&store->changed, &store->lock, &until);
+        r = egm_wait_cond(&store->changed, &store->lock, until_ns);
     }
     pthread_mutex_unlock(&store->lock);
+    return r == EGM_E_TIMEOUT ? 0 : r;
 }
 
 static void probe_copies(void)
@@ -219,6 +200,9 @@ int egm_store_open(const struct egm_store_options *options, struct egm_store **r
                        "reported below");
         }
     }
+    if (r == 0 && settle(store) < 0) {
+        r = egm_fail(&detail, EGM_E_CLOSED, "open", "interrupted by a signal");
+    }
     if (r < 0) {
         egm_store_close(store);
         if (reterr) {
@@ -226,7 +210,6 @@ int egm_store_open(const struct egm_store_options *options, struct egm_store **r
         }
         return r;
     }
-    settle(store);
     egm_info("store open name=%s master=%s tenant=%s segment=%" PRIu64, egm_store_hostname(store),
              store->config.master, store->config.tenant, options->segment_bytes);
     *ret_store = store;

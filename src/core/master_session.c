@@ -98,13 +98,8 @@ bool egm_session_suspects(const struct egm_master *m, uint32_t session, uint32_t
     if (session == EGM_NONE) {
         return false;
     }
-    const struct egm_suspicion *s = m->sessions[EGM_MUTANT(43) ? 0 : session].suspicions;
-    for (uint32_t i = 0; i < EGM_MAX_SUSPICIONS; i++) {
-        if (s[i].until_ns > m->now_ns && s[i].mount == mount) {
-            return true;
-        }
-    }
-    return false;
+    const struct egm_session_state *s = &m->sessions[EGM_MUTANT(43) ? 0 : session];
+    return mount < s->reach_count && s->reach[mount].suspect_until_ns > m->now_ns;
 }
 
 void egm_suspect_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
@@ -117,18 +112,11 @@ void egm_suspect_message(struct egm_master *m, uint32_t peer, const struct egm_f
     if (egm_cursor_end(&cursor) < 0 || session == EGM_NONE || suspect.mount >= m->mount_count) {
         return;
     }
-    struct egm_suspicion *oldest = m->sessions[session].suspicions;
-    for (uint32_t i = 0; i < EGM_MAX_SUSPICIONS; i++) {
-        struct egm_suspicion *s = &m->sessions[session].suspicions[i];
-        if (s->mount == suspect.mount) {
-            oldest = s;
-            break;
-        }
-        oldest = s->until_ns < oldest->until_ns ? s : oldest;
+    struct egm_reach *reach = egm_session_reach(m, session, suspect.mount);
+    if (reach) { /* without memory for it the requester tells again in some seconds */
+        uint32_t seconds = suspect.seconds < 60 ? suspect.seconds : 60;
+        reach->suspect_until_ns = m->now_ns + egm_ms(seconds * 1000u);
     }
-    uint32_t seconds = suspect.seconds < 60 ? suspect.seconds : 60;
-    *oldest = (struct egm_suspicion){.mount = suspect.mount,
-                                     .until_ns = m->now_ns + egm_ms(seconds * 1000u)};
 }
 
 /* ---- a session's writes ---- */

@@ -29,6 +29,7 @@ struct egm_peer {
  * the old one dies). */
 struct egm_reach {
     uint16_t map_slots, tcp_slots;
+    uint64_t suspect_until_ns; /* 0: never was */
 };
 
 /* A write that the session said is open from an earlier life of the master, on a mount that is not
@@ -37,12 +38,6 @@ struct egm_claim {
     struct egm_open_write write;
     struct egm_extent extents[EGM_MAX_EXTENTS];
 };
-
-struct egm_suspicion {
-    uint32_t mount;
-    uint64_t until_ns;
-};
-#define EGM_MAX_SUSPICIONS 16 /* the oldest gives way: suspicion is a hint for a few seconds */
 
 struct egm_session_state {
     uint64_t id; /* 0: slot unused */
@@ -60,7 +55,6 @@ struct egm_session_state {
     uint32_t reach_count;
     struct egm_claim *claims;
     uint32_t claim_count;
-    struct egm_suspicion suspicions[EGM_MAX_SUSPICIONS];
 };
 
 /* ---- providers and mounts ---- */

@@ -14,8 +14,9 @@
  *   0               all bytes moved, and for a read the fences proved them (I1)
  *   EGM_E_STALE     the object is gone from that place: fence, epoch, or the provider refused
  *   EGM_E_CHECKSUM  a read's bytes do not match
- *   EGM_E_TIMEOUT   the deadline passed
- *   EGM_E_PEER_GONE the provider cannot be reached
+ *   EGM_E_TIMEOUT   the deadline passed, and the provider did its part until then
+ *   EGM_E_PEER_GONE the provider cannot be reached, or does not go on
+ *   EGM_E_TRANSFER  the pool's memory cannot be reached
  *   other negative  what `guard` answered
  *
  * `guard` is asked before each chunk of at most 1 MiB: a writer whose session lease has run out, or

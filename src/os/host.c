@@ -14,12 +14,14 @@
 #include "base/assert.h"
 #include "base/parse.h"
 
+#include "os/clock.h"
+#include "os/resolve.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -30,6 +32,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define NAME_NS EGM_NS_PER_S
 #define BOOT_ID_PATH "/proc/sys/kernel/random/boot_id"
 
 /* FNV-1a, then a finishing mix so that close texts differ in all bits. */
@@ -225,14 +228,14 @@ int egm_host_name(const char *wanted, char *ret_name, size_t size, struct egm_de
 }
 
 /* Only an address of our own can be bound. */
-static bool can_bind(const struct addrinfo *one)
+static bool can_bind(const struct sockaddr *sa, socklen_t size)
 {
-    int fd = socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     if (fd < 0) {
         return false;
     }
-    bool can = bind(fd, one->ai_addr, one->ai_addrlen) == 0;
+    bool can = bind(fd, sa, size) == 0;
     close(fd);
     return can;
 }
@@ -245,19 +248,17 @@ bool egm_host_is_loopback(const char *address)
 
 bool egm_host_is_local(const char *host)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-    struct addrinfo *all;
+    struct egm_resolved found;
     bool is_local = false;
 
     if (is_wildcard(host)) {
         return true;
     }
-    if (getaddrinfo(host, "0", &hints, &all) != 0) {
+    if (egm_resolve(host, 0, egm_clock_ns() + NAME_NS, &found, NULL) < 0) {
         return false;
     }
-    for (struct addrinfo *one = all; one && !is_local; one = one->ai_next) {
-        is_local = can_bind(one);
+    for (size_t i = 0; i < found.count && !is_local; i++) {
+        is_local = can_bind((const struct sockaddr *)&found.all[i].at, found.all[i].size);
     }
-    freeaddrinfo(all);
     return is_local;
 }

@@ -27,8 +27,8 @@ int egm_host_name(const char *wanted, char *ret_name, size_t size, struct egm_de
 /* True if "host:port" or a bare host is a loopback address by its text. Asks nobody. */
 bool egm_host_is_loopback(const char *address);
 
-/* True if `host` (a name or numeric address) is this host itself. Asks the resolver for names.
- * @blocking */
+/* True if `host` (a name or numeric address) is this host itself. Asks the resolver for names, for
+ * a second at most; false without an answer. @blocking */
 bool egm_host_is_local(const char *host);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #include "os/limits.h"
+#include "os/wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -176,6 +177,10 @@ int egm_populate(void *at, uint64_t size,
         done += step;
         if (progress) {
             progress(arg, done, size);
+        }
+        int r = egm_wait_look();
+        if (r < 0) {
+            return r;
         }
     }
     return 0;

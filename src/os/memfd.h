@@ -41,8 +41,8 @@ EGM_MUST_CHECK int egm_lock_set(int fd, uint64_t at);
 EGM_MUST_CHECK int egm_lock_test(int fd, uint64_t at, bool *ret_is_held);
 
 /* Makes every page of [at, at+size) present and writable, in steps, telling progress (may be NULL)
- * after each. Pages that are there already keep their bytes. -ENOMEM when the kernel has no more;
- * what was populated stays. */
+ * after each. Pages that are there already keep their bytes. -ENOMEM when the kernel has no more,
+ * EGM_E_CLOSED when the thread must stop (os/wait.h); what was populated stays. */
 EGM_MUST_CHECK int egm_populate(void *at, uint64_t size,
                                 void (*progress)(void *arg, uint64_t done, uint64_t total),
                                 void *arg);

@@ -3,9 +3,9 @@
  * Stream sockets with deadlines.
  *
  * Model: every fd is non-blocking; a transfer is a loop of {try, and when the kernel has nothing to
- * give or take, ppoll until the deadline}. The deadline is looked at before each try but the first,
- * so a peer that trickles bytes cannot stretch a call beyond it, and a call with an expired
- * deadline still takes what is already there.
+ * give or take, wait (os/wait.h) until the deadline}. The deadline is looked at before each try but
+ * the first and that on a ready fd, so a peer that trickles bytes cannot stretch a call beyond it,
+ * and a call with an expired deadline still takes what is already there.
  *
  * Ends of a connection come in several shapes (0 from recv, ECONNRESET, EPIPE); all of them are
  * EGM_E_PEER_GONE here, so that callers decide by one code.
@@ -13,8 +13,7 @@
  * fd passing: one sendmsg carries the fds with the first byte; the receiver may get the bytes in
  * pieces and collects fds from each. Fds that arrive in a call that fails are closed by it.
  *
- * What this does not do: name look-ups have the resolver's own timeouts (a numeric address never
- * asks it).
+ * Names are looked up within the deadline as well (os/resolve.h).
  */
 #include "os/net.h"
 
@@ -22,6 +21,8 @@
 #include "base/parse.h"
 
 #include "os/clock.h"
+#include "os/resolve.h"
+#include "os/wait.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -33,62 +34,18 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #define UNIX_PREFIX "unix:"
 #define LISTEN_BACKLOG 1024
 /* The kernel takes at most 1024 pieces a call (UIO_MAXIOV). */
 #define IOV_BATCH 1024
+/* A name to listen at is looked up for so long. */
+#define LISTEN_NAME_NS (10 * EGM_NS_PER_S)
 
 static bool is_gone(int err)
 {
     return err == ECONNRESET || err == EPIPE || err == ENOTCONN || err == ESHUTDOWN;
-}
-
-/* Of this thread: who is asked when a signal comes, and whether the answer was to stop. */
-static _Thread_local struct {
-    int (*check)(void *arg);
-    void *arg;
-    bool is_stopped;
-} interrupt;
-
-void egm_net_on_interrupt(int (*check)(void *arg), void *arg)
-{
-    interrupt.check = check;
-    interrupt.arg = arg;
-    interrupt.is_stopped = false;
-}
-
-/* Waits until `events` may be possible. 0, EGM_E_TIMEOUT, EGM_E_CLOSED (interrupted) or -errno. */
-static int wait_for(int fd, short events, uint64_t deadline_ns)
-{
-    struct pollfd p = {.fd = fd, .events = events};
-
-    for (;;) {
-        if (interrupt.is_stopped) {
-            return EGM_E_CLOSED;
-        }
-        struct timespec left = {0};
-        if (deadline_ns != 0) {
-            uint64_t now = egm_clock_ns();
-            if (now >= deadline_ns) {
-                return EGM_E_TIMEOUT;
-            }
-            left.tv_sec = (time_t)((deadline_ns - now) / EGM_NS_PER_S);
-            left.tv_nsec = (long)((deadline_ns - now) % EGM_NS_PER_S);
-        }
-        int n = ppoll(&p, 1, deadline_ns != 0 ? &left : NULL, NULL);
-        if (n > 0) {
-            return 0;
-        }
-        if (n < 0 && errno != EINTR) {
-            return -errno;
-        }
-        if (n < 0 && interrupt.check) {
-            interrupt.is_stopped = interrupt.check(interrupt.arg) != 0;
-        }
-    }
 }
 
 static bool has_passed(uint64_t deadline_ns)
@@ -113,9 +70,9 @@ static int unix_address(const char *path, struct sockaddr_un *ret, struct egm_de
     return 0;
 }
 
-/* "host:port" to socket addresses (free with freeaddrinfo). */
-static int resolve(const char *address, bool is_passive, struct addrinfo **ret,
-                   struct egm_detail *reterr)
+/* "host:port" to socket addresses. */
+static int resolve(const char *address, bool is_passive, uint64_t deadline_ns,
+                   struct egm_resolved *ret, struct egm_detail *reterr)
 {
     char text[EGM_ADDRESS_TEXT];
     size_t n = strlen(address);
@@ -135,17 +92,7 @@ static int resolve(const char *address, bool is_passive, struct addrinfo **ret,
                         "'%.200s' is not an address; write host:port, [v6]:port or unix:/path",
                         address);
     }
-    char port[8];
-    egm_ignore(snprintf(port, sizeof(port), "%u", parsed.has_port ? parsed.port : 0u), "fits");
-    struct addrinfo hints = {.ai_family = AF_UNSPEC,
-                             .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_NUMERICSERV | (is_passive ? AI_PASSIVE : 0)};
-    int r = getaddrinfo(parsed.host, port, &hints, ret);
-    if (r != 0) {
-        return egm_fail(reterr, r == EAI_SYSTEM ? -errno : -EHOSTUNREACH, "address",
-                        "cannot resolve '%.200s': %s", parsed.host, gai_strerror(r));
-    }
-    return 0;
+    return egm_resolve(parsed.host, parsed.has_port ? parsed.port : 0, deadline_ns, ret, reterr);
 }
 
 static void set_nodelay(int fd)
@@ -169,7 +116,7 @@ static int finish_connect(int fd, uint64_t deadline_ns)
 {
     int err = 0;
     socklen_t size = sizeof(err);
-    int r = wait_for(fd, POLLOUT, deadline_ns);
+    int r = egm_wait_fd(fd, POLLOUT, deadline_ns);
 
     if (r < 0) {
         return r;
@@ -201,7 +148,10 @@ static int connect_one(const struct sockaddr *sa, socklen_t size, uint64_t deadl
             r = EGM_E_TIMEOUT;
             break;
         }
-        egm_sleep_ns(EGM_NS_PER_MS);
+        r = egm_wait_time(egm_clock_ns() + EGM_NS_PER_MS);
+        if (r < 0) {
+            break;
+        }
     }
     if (r < 0) {
         close(fd);
@@ -225,16 +175,17 @@ int egm_net_connect(const char *address, uint64_t deadline_ns, int *ret_fd,
         }
         r = connect_one((const struct sockaddr *)&un, sizeof(un), deadline_ns, ret_fd);
     } else {
-        struct addrinfo *all;
-        r = resolve(address, /*is_passive=*/false, &all, reterr);
+        struct egm_resolved found;
+        r = resolve(address, /*is_passive=*/false, deadline_ns, &found, reterr);
         if (r < 0) {
             return r;
         }
         r = -EHOSTUNREACH;
-        for (struct addrinfo *one = all; one && r < 0 && r != EGM_E_TIMEOUT; one = one->ai_next) {
-            r = connect_one(one->ai_addr, one->ai_addrlen, deadline_ns, ret_fd);
+        for (size_t i = 0; i < found.count && r < 0 && r != EGM_E_TIMEOUT && r != EGM_E_CLOSED;
+             i++) {
+            r = connect_one((const struct sockaddr *)&found.all[i].at, found.all[i].size,
+                            deadline_ns, ret_fd);
         }
-        freeaddrinfo(all);
     }
     if (r < 0) {
         return egm_fail(reterr, r, "connect", "cannot connect to '%.200s': %s", address,
@@ -305,22 +256,22 @@ static int listen_path(const char *path, int *ret_fd, struct egm_detail *reterr)
     return 0;
 }
 
-static int listen_one(const struct addrinfo *one, int *ret_fd)
+static int listen_one(const struct sockaddr *sa, socklen_t size, int *ret_fd)
 {
     int on = 1;
     int off = 0;
-    int fd = open_socket(one->ai_family);
+    int fd = open_socket(sa->sa_family);
 
     if (fd < 0) {
         return fd;
     }
     int r = setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ? -errno : 0;
-    if (r == 0 && one->ai_family == AF_INET6) {
+    if (r == 0 && sa->sa_family == AF_INET6) {
         /* "::" serves IPv4 as well, whatever the host's default is. */
         egm_ignore(setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)),
                    "a host without IPv4");
     }
-    if (r == 0 && bind(fd, one->ai_addr, one->ai_addrlen) < 0) {
+    if (r == 0 && bind(fd, sa, size) < 0) {
         r = -errno;
     }
     if (r == 0 && listen(fd, LISTEN_BACKLOG) < 0) {
@@ -371,16 +322,15 @@ int egm_net_listen(const char *address, int *ret_fd, char *ret_address, size_t r
             r = n >= 0 && (size_t)n < ret_size ? 0 : EGM_E_TOO_LARGE;
         }
     } else {
-        struct addrinfo *all;
-        r = resolve(address, /*is_passive=*/true, &all, reterr);
+        struct egm_resolved found;
+        r = resolve(address, /*is_passive=*/true, egm_clock_ns() + LISTEN_NAME_NS, &found, reterr);
         if (r < 0) {
             return r;
         }
         r = -EADDRNOTAVAIL;
-        for (struct addrinfo *one = all; one && r < 0; one = one->ai_next) {
-            r = listen_one(one, &fd);
+        for (size_t i = 0; i < found.count && r < 0; i++) {
+            r = listen_one((const struct sockaddr *)&found.all[i].at, found.all[i].size, &fd);
         }
-        freeaddrinfo(all);
         if (r < 0) {
             return egm_fail(reterr, r, "listen", "cannot listen at '%.200s': %s", address,
                             strerror(-r));
@@ -463,7 +413,8 @@ static ssize_t try_recv(int fd, struct msghdr *msg)
 
 static int move_bytes(int fd, struct iovec *iov, size_t count, uint64_t deadline_ns, bool is_send)
 {
-    bool is_first = true;
+    bool is_ready = true; /* worth a try whatever the time is */
+    bool is_last = false; /* and it is the last one */
 
     for (;;) {
         size_t done = 0;
@@ -475,20 +426,23 @@ static int move_bytes(int fd, struct iovec *iov, size_t count, uint64_t deadline
         if (count == 0) {
             return 0;
         }
-        if (!is_first && has_passed(deadline_ns)) {
+        if (!is_ready && has_passed(deadline_ns)) {
             return EGM_E_TIMEOUT;
         }
-        is_first = false;
+        is_ready = false;
         struct msghdr msg = {.msg_iov = iov, .msg_iovlen = egm_min_u64(count, IOV_BATCH)};
         ssize_t n = is_send ? try_send(fd, &msg) : try_recv(fd, &msg);
         if (n < 0) {
             return (int)n;
         }
         if (n == 0) {
-            int r = wait_for(fd, is_send ? POLLOUT : POLLIN, deadline_ns);
+            int r =
+                is_last ? EGM_E_TIMEOUT : egm_wait_fd(fd, is_send ? POLLOUT : POLLIN, deadline_ns);
             if (r < 0) {
                 return r;
             }
+            is_ready = true;
+            is_last = has_passed(deadline_ns);
             continue;
         }
         done = advance(iov, count, (size_t)n);
@@ -557,7 +511,7 @@ int egm_net_send_fds(int fd, const void *data, size_t size, const int *fds, size
             /* The fds went with these bytes; the rest follows plain. */
             return egm_net_send(fd, (const char *)data + n, size - (size_t)n, deadline_ns);
         }
-        int r = wait_for(fd, POLLOUT, deadline_ns);
+        int r = egm_wait_fd(fd, POLLOUT, deadline_ns);
         if (r < 0) {
             return r;
         }
@@ -618,7 +572,7 @@ int egm_net_recv_fds(int fd, void *data, size_t size, int *fds, size_t fd_max, s
                 r = EGM_E_TIMEOUT;
             }
         } else {
-            r = n < 0 ? (int)n : wait_for(fd, POLLIN, deadline_ns);
+            r = n < 0 ? (int)n : egm_wait_fd(fd, POLLIN, deadline_ns);
         }
         if (r < 0) {
             close_fds(fds + before, count - before);

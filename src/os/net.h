@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocking stream sockets with deadlines, TCP and Unix paths, and fd passing. Deadlines are
  * egm_clock_ns times; 0 means none. All fds are O_CLOEXEC and non-blocking inside; waiting is
- * poll() up to the deadline. @threadsafe per fd and direction.
+ * that of os/wait.h. @threadsafe per fd and direction.
  *
  * An address is "host:port", "[v6]:port" or "unix:/path". Errors: -errno of the failing call,
- * EGM_E_TIMEOUT when the deadline passed, EGM_E_PEER_GONE when the peer closed. */
+ * EGM_E_TIMEOUT when the deadline passed, EGM_E_PEER_GONE when the peer closed, EGM_E_CLOSED when
+ * the thread must stop (os/wait.h). */
 #ifndef EGM_OS_NET_H
 #define EGM_OS_NET_H
 
@@ -43,11 +44,6 @@ int egm_net_recv_fds(int fd, void *data, size_t size, int *fds, size_t fd_max, s
 /* True when the peer has closed or sent something nobody asked for: such a pooled connection is not
  * usable. @no blocking */
 bool egm_net_is_stale(int fd);
-
-/* For this thread: `check` is called when a signal interrupts a wait in here; once it has returned
- * non-zero, that wait and all later ones of this thread fail with EGM_E_CLOSED, until this is
- * called again. NULL: signals interrupt nothing. */
-void egm_net_on_interrupt(int (*check)(void *arg), void *arg);
 
 struct egm_net_peer {
     uint32_t pid, uid, gid;

@@ -21,6 +21,7 @@
 #include "os/clock.h"
 #include "os/fork.h"
 #include "os/thread.h"
+#include "os/wait.h"
 #include "provider/shell.h"
 #include "wire/status.h"
 
@@ -29,7 +30,6 @@
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define WINDOW_BYTES (UINT64_C(4) << 20)
@@ -95,16 +95,14 @@ static int begin_access(struct egm_provider *p, const struct request *request, u
                                       .skip = request->head.skip,
                                       .length = request->head.length,
                                       .extents = request->extents};
-    struct timespec until;
+    uint64_t until_ns = egm_clock_ns() + PARK_NS;
     int r;
 
-    egm_ignore(clock_gettime(CLOCK_MONOTONIC, &until), "cannot fail");
-    until.tv_sec += (time_t)(PARK_NS / EGM_NS_PER_S);
     pthread_mutex_lock(&p->lock);
     for (;;) {
         r = egm_pcore_access_begin(p->core, &access, ret_live);
         if (r != EGM_E_NOT_READY || p->is_stopping ||
-            pthread_cond_timedwait(&p->changed, &p->lock, &until) == ETIMEDOUT) {
+            egm_wait_cond(&p->changed, &p->lock, until_ns) < 0) {
             break;
         }
     }

@@ -17,6 +17,7 @@
 #include "os/clock.h"
 #include "os/fork.h"
 #include "os/host.h"
+#include "os/wait.h"
 #include "provider/shell.h"
 
 #include <errno.h>
@@ -24,7 +25,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DEFAULT_MASTER_PORT 50051
@@ -37,22 +37,11 @@ static bool is_ours(const struct egm_provider *p)
     return p->pid == getpid();
 }
 
-/* Waits for a change until `deadline_ns` of egm_clock_ns; false when it has passed. Lock held. */
+/* Waits for a change; false when `deadline_ns` has passed or the thread must stop (os/wait.h). Lock
+ * held. */
 static bool wait_changed(struct egm_provider *p, uint64_t deadline_ns)
 {
-    uint64_t now = egm_clock_ns();
-    struct timespec until;
-
-    if (now >= deadline_ns) {
-        return false;
-    }
-    /* The condition runs on another clock; a suspended machine only makes it look once more. */
-    egm_ignore(clock_gettime(CLOCK_MONOTONIC, &until), "cannot fail");
-    uint64_t ns = (uint64_t)until.tv_nsec + (deadline_ns - now);
-    until.tv_sec += (time_t)(ns / EGM_NS_PER_S);
-    until.tv_nsec = (long)(ns % EGM_NS_PER_S);
-    egm_ignore(pthread_cond_timedwait(&p->changed, &p->lock, &until), "the caller looks again");
-    return true;
+    return egm_wait_cond(&p->changed, &p->lock, deadline_ns) == 0;
 }
 
 /* ---- open ---- */

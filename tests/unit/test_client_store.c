@@ -560,29 +560,46 @@ END_TEST
 
 /* ---- a master that stands still ---- */
 
-/* A master in a process of its own, so that it can be stopped. */
-static pid_t fork_master(struct world *w)
+/* A master in a process of its own, so that it can be stopped; with a provider if wanted. */
+static pid_t fork_master(struct world *w, bool has_provider)
 {
     int ends[2];
 
     ck_assert_int_eq(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0) {
-        struct egm_master_daemon_options options = {.rpc_address = "127.0.0.1:0",
-                                                    .core = egm_master_defaults()};
-        struct egm_master_daemon *master;
-        if (egm_master_daemon_create(&options, &master, NULL) < 0 ||
-            write(ends[1], egm_master_daemon_rpc_address(master),
-                  strlen(egm_master_daemon_rpc_address(master)) + 1) < 0) {
+        start_master(w, "127.0.0.1:0");
+        if (has_provider) {
+            start_provider(w);
+        }
+        if (write(ends[1], w->address, sizeof(w->address)) < 0) {
             _exit(1);
         }
-        egm_ignore(egm_master_daemon_run(master, NULL), "it is killed");
-        _exit(0);
+        for (;;) {
+            pause(); /* it is killed */
+        }
     }
     ck_assert_int_gt(read(ends[0], w->address, sizeof(w->address)), 0);
     close(ends[0]);
     close(ends[1]);
     return child;
+}
+
+static void stop_process(pid_t process)
+{
+    int status;
+
+    ck_assert_int_eq(kill(process, SIGSTOP), 0);
+    ck_assert_int_eq(waitpid(process, &status, WUNTRACED), process);
+    ck_assert(WIFSTOPPED(status));
+}
+
+static void kill_master(pid_t master)
+{
+    int status;
+
+    ck_assert_int_eq(kill(master, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(master, &status, 0), master);
 }
 
 static void *ask_for_one(void *arg)
@@ -596,17 +613,16 @@ static void *ask_for_one(void *arg)
 START_TEST(stopped_master_costs_the_deadline_and_close_ends_the_wait)
 {
     struct world w;
-    struct worker worker = {&w, 0, 0};
-    pthread_t thread;
-    int status;
+    struct worker workers[3] = {{&w, 0, 0}, {&w, 1, 0}, {&w, 2, 0}};
+    pthread_t threads[3];
 
     begin(&w);
     stop_master(&w);
-    pid_t master = fork_master(&w);
+    pid_t master = fork_master(&w, /*has_provider=*/false);
     setenv("EGMSTORE_DEADLINE_MS", "700", 1);
     open_store(&w, 0);
     ck_assert_int_eq(exist_one(&w, "k"), 0);
-    ck_assert_int_eq(kill(master, SIGSTOP), 0);
+    stop_process(master);
     uint64_t before = egm_clock_ns();
     ck_assert_int_eq(exist_one(&w, "k"), EGM_E_TIMEOUT);
     ck_assert_int_eq(put_one(&w, "k", 0, 10), EGM_E_TIMEOUT);
@@ -620,17 +636,86 @@ START_TEST(stopped_master_costs_the_deadline_and_close_ends_the_wait)
     setenv("EGMSTORE_DEADLINE_MS", "20000", 1);
     open_store(&w, 0);
     ck_assert_int_eq(exist_one(&w, "k"), 0);
-    ck_assert_int_eq(kill(master, SIGSTOP), 0);
-    ck_assert_int_eq(pthread_create(&thread, NULL, ask_for_one, &worker), 0);
+    stop_process(master);
+    /* one has the open connection, the others wait for a greeting */
+    for (unsigned i = 0; i < 3; i++) {
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, ask_for_one, &workers[i]), 0);
+    }
     egm_sleep_ns(200 * EGM_NS_PER_MS);
     before = egm_clock_ns();
     egm_store_close(w.store);
     w.store = NULL;
     ck_assert_uint_le(egm_clock_ns() - before, 2 * EGM_NS_PER_S);
-    pthread_join(thread, NULL);
-    ck_assert_int_eq((int)worker.errors, -EGM_E_CLOSED);
-    ck_assert_int_eq(kill(master, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(master, &status, 0), master);
+    for (unsigned i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        ck_assert_int_eq((int)workers[i].errors, -EGM_E_CLOSED);
+    }
+    kill_master(master);
+    end(&w);
+}
+END_TEST
+
+/* Only the requester's allocations fail: the others are in the child. */
+START_TEST(get_without_memory_says_so)
+{
+    struct world w;
+    bool is_untouched = false;
+
+    begin(&w);
+    stop_master(&w);
+    pid_t master = fork_master(&w, /*has_provider=*/true);
+    open_store(&w, 0);
+    ck_assert_int_eq(put_one(&w, "k", 0, 5000), 0);
+    for (int64_t n = 0; !is_untouched; n++) {
+        egm_alloc_fail_after(n);
+        int64_t r = get_one(&w, "k", 0, 5000);
+        is_untouched = egm_alloc_fail_is_armed();
+        egm_alloc_fail_after(-1);
+        ck_assert_msg(r == 5000 || (r == -ENOMEM && !is_untouched), "allocation %ld gave %ld",
+                      (long)n, (long)r);
+    }
+    egm_store_close(w.store);
+    w.store = NULL;
+    kill_master(master);
+    end(&w);
+}
+END_TEST
+
+/* ---- signals ---- */
+
+static int stop_at_the_second_look(void *arg)
+{
+    unsigned *looks = arg;
+
+    return ++*looks >= 2;
+}
+
+START_TEST(check_ends_calls_that_only_try_again)
+{
+    struct world w;
+    struct egm_store_options options = {
+        .master = "127.0.0.1:1", .hostname = "127.0.0.1", .deadline_ms = 20000};
+    struct egm_store *store;
+    unsigned looks = 0;
+
+    begin(&w);
+    start_provider(&w);
+    open_store(&w, 0);
+    ck_assert_int_eq(put_one(&w, "k", 0, 5000), 0);
+    stop_master(&w);
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t before = egm_clock_ns();
+        looks = 0;
+        egm_on_interrupt(stop_at_the_second_look, &looks);
+        int64_t r = i == 0   ? put_one(&w, "x", 0, 100)
+                    : i == 1 ? get_one(&w, "k", 0, 5000)
+                    : i == 2 ? exist_one(&w, "k")
+                             : egm_store_open(&options, &store, NULL);
+        ck_assert_int_eq(r, EGM_E_CLOSED);
+        ck_assert_uint_le(egm_clock_ns() - before, EGM_NS_PER_S);
+        ck_assert_uint_eq(looks, 2);
+    }
+    egm_on_interrupt(NULL, NULL);
     end(&w);
 }
 END_TEST
@@ -655,4 +740,5 @@ EGM_TEST_MAIN("client_store", object_comes_back_mapped, object_comes_back_over_t
               calls_fail_in_time_without_master_and_work_again_with_the_next,
               objects_of_a_provider_that_left_are_absent,
               child_of_fork_has_a_dead_store_and_the_parent_a_living_one,
-              stopped_master_costs_the_deadline_and_close_ends_the_wait)
+              stopped_master_costs_the_deadline_and_close_ends_the_wait, get_without_memory_says_so,
+              check_ends_calls_that_only_try_again)

@@ -484,14 +484,37 @@ START_TEST(session_that_is_attached_nowhere_is_told_to_attach)
 }
 END_TEST
 
-START_TEST(suspect_mount_is_absent_for_who_suspects_it_only)
+static void suspect(uint32_t mount, uint32_t seconds)
 {
     struct egm_buf frame;
+    size_t begin = bench_begin(&frame, EGM_MSG_SUSPECT);
+    egm_put_suspect(&frame,
+                    &(struct egm_suspect){.session = 101, .mount = mount, .seconds = seconds});
+    bench_event(A, &frame, begin);
+}
+
+START_TEST(suspicion_holds_however_many_mounts_are_suspect)
+{
     start_one();
     ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
-    size_t begin = bench_begin(&frame, EGM_MSG_SUSPECT);
-    egm_put_suspect(&frame, &(struct egm_suspect){.session = 101, .mount = 0, .seconds = 1});
-    bench_event(A, &frame, begin);
+    suspect(0, 2);
+    for (uint32_t i = 1; i < 20; i++) {
+        bench_mount(Q + i, 1 + i, SIZE);
+        suspect(i, 10);
+    }
+    ck_assert(!bench_exists(A, 101, "k"));
+    ck_assert(bench_exists(B, 102, "k"));
+    suspect(0, 0); /* reached again */
+    ck_assert(bench_exists(A, 101, "k"));
+    bench_stop();
+}
+END_TEST
+
+START_TEST(suspect_mount_is_absent_for_who_suspects_it_only)
+{
+    start_one();
+    ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
+    suspect(0, 1);
     ck_assert(!bench_exists(A, 101, "k"));
     ck_assert(bench_exists(B, 102, "k"));
     bench_pass(1100);
@@ -550,5 +573,6 @@ EGM_TEST_MAIN("core_master_puts", put_value_is_found_by_everybody_with_its_size_
               two_replicas_lie_at_two_providers_and_one_may_go,
               larger_than_any_provider_and_no_provider_at_all_are_told_apart,
               session_that_is_attached_nowhere_is_told_to_attach,
+              suspicion_holds_however_many_mounts_are_suspect,
               suspect_mount_is_absent_for_who_suspects_it_only,
               confirmed_checksum_mismatch_removes_the_object_for_all)

@@ -487,6 +487,52 @@ START_TEST(child_inherits_neither_mapping_nor_connection)
 }
 END_TEST
 
+static unsigned blocks_populated(const struct egm_import *import)
+{
+    const struct egm_map_import *map = egm_container_of(import, struct egm_map_import, base);
+    unsigned count = 0;
+
+    for (uint64_t i = 0; i < egm_div_ceil_u64(map->segments[0].block_count, 64); i++) {
+        count += (unsigned)__builtin_popcountll(map->segments[0].populated[i]);
+    }
+    return count;
+}
+
+START_TEST(pages_are_populated_no_further_than_the_copy_gets)
+{
+    struct fake fake;
+    struct egm_import *import;
+    unsigned char *big = egm_calloc(1, 2 << 20);
+    struct iovec iov = {big, 2 << 20};
+    int asked = 0;
+
+    fake_init(&fake);
+    ck_assert_int_eq(attach(&fake, &import), 0);
+    unsigned before = blocks_populated(import);
+    struct egm_transfer put = {.generation = GENERATION,
+                               .segment = 3,
+                               .extent_count = 2,
+                               .extents = {{65536, 1 << 20}, {2 << 20, 1 << 20}},
+                               .iov = &iov,
+                               .iov_count = 1,
+                               .length = 2 << 20,
+                               .is_write = true,
+                               .guard_arg = &asked};
+    import->ops->transfer(import, &put, 1, /*deadline_ns=*/1);
+    ck_assert_int_eq(put.status, EGM_E_TIMEOUT);
+    ck_assert_uint_eq(blocks_populated(import), before);
+    put.guard = stop_after_one;
+    ck_assert_int_eq(run(import, &put), EGM_E_STALE);
+    ck_assert_uint_eq(blocks_populated(import), before + 1);
+    put.guard = NULL;
+    ck_assert_int_eq(run(import, &put), 0);
+    ck_assert_uint_eq(blocks_populated(import), before + 2);
+    import->ops->detach(import);
+    fake_release(&fake);
+    egm_free(big);
+}
+END_TEST
+
 START_TEST(background_population_ends)
 {
     struct fake fake;
@@ -512,4 +558,4 @@ EGM_TEST_MAIN("mover_map", bytes_come_back_through_other_segments,
               foreign_fence_headers_are_refused, pool_without_the_nonce_is_refused,
               refusals_and_missing_files_leave_nothing_behind,
               closed_connection_or_detach_means_lost, child_inherits_neither_mapping_nor_connection,
-              background_population_ends)
+              pages_are_populated_no_further_than_the_copy_gets, background_population_ends)

@@ -27,6 +27,9 @@ enum trick {
     WRONG_REQUEST, /* another request's id */
     WRONG_LENGTH,  /* says more bytes than were asked for */
     STALE,         /* refuses by status */
+    TAKEN_BACK,    /* closes in the middle of an answer, then refuses by status */
+    DRIP,          /* the answer leaves in 16 pieces, 100 ms apart */
+    MUTE,          /* says nothing at all, not even a greeting, until `release` is set */
     RESTLESS,      /* another nonce each time */
 };
 
@@ -63,6 +66,26 @@ static void send_crumbs(int fd, const unsigned char *data, size_t size)
     }
 }
 
+static void wait_for_release(struct fake *fake)
+{
+    while (!fake->release && !fake->ends) {
+        egm_sleep_ns(EGM_NS_PER_MS);
+    }
+}
+
+static int send_drops(struct fake *fake, int fd, const struct egm_buf *buf)
+{
+    size_t drop = buf->len / 16 + 1;
+
+    for (size_t at = 0; at < buf->len && !fake->ends; at += drop) {
+        if (egm_net_send(fd, buf->data + at, egm_min_u64(drop, buf->len - at), 0) < 0) {
+            return -1;
+        }
+        egm_sleep_ns(100 * EGM_NS_PER_MS);
+    }
+    return 0;
+}
+
 static int send_answer(struct fake *fake, int fd, struct egm_buf *buf)
 {
     switch ((int)fake->trick) {
@@ -73,10 +96,14 @@ static int send_answer(struct fake *fake, int fd, struct egm_buf *buf)
         if (egm_net_send(fd, buf->data, buf->len / 2, 0) < 0) {
             return -1;
         }
-        while (!fake->release && !fake->ends) {
-            egm_sleep_ns(EGM_NS_PER_MS);
-        }
+        wait_for_release(fake);
         return egm_net_send(fd, buf->data + buf->len / 2, buf->len - buf->len / 2, 0);
+    case DRIP:
+        return send_drops(fake, fd, buf);
+    case TAKEN_BACK:
+        fake->trick = STALE;
+        egm_ignore(egm_net_send(fd, buf->data, buf->len / 2, 0), "it closes anyhow");
+        return -1;
     case CLOSE:
         egm_ignore(egm_net_send(fd, buf->data, buf->len / 2, 0), "it closes anyhow");
         return -1;
@@ -179,6 +206,9 @@ static int answer(struct fake *fake, int fd, const struct egm_frame *frame,
 
     switch (frame->type) {
     case EGM_MSG_HELLO:
+        if (fake->trick == MUTE) {
+            wait_for_release(fake);
+        }
         egm_buf_clear(out);
         begin = egm_frame_begin(out, EGM_MSG_HELLO_REPLY, frame->request);
         egm_put_hello_reply(out, &(struct egm_hello_reply){.version = 1});
@@ -428,6 +458,61 @@ START_TEST(stalled_peer_times_out_and_writes_nothing_later)
 }
 END_TEST
 
+/* Deadline 2 s: patience ends after half of it. */
+START_TEST(silent_peer_is_gone_before_the_deadline)
+{
+    struct fake *fake = fake_create(HONEST);
+    struct egm_import *import;
+    struct iovec out = {back, 2 << 20};
+    static const int tricks[] = {STALL, MUTE};
+
+    ck_assert_int_eq(attach(fake, &import), 0);
+    for (size_t i = 0; i < EGM_COUNT_OF(tricks); i++) {
+        struct egm_transfer get = transfer(false, &out, 1, 2 << 20);
+        fake->trick = tricks[i];
+        uint64_t before = egm_clock_ns();
+        ck_assert_int_eq(run(import, &get, 2000), EGM_E_PEER_GONE);
+        uint64_t took = egm_clock_ns() - before;
+        ck_assert_uint_ge(took, 950 * EGM_NS_PER_MS);
+        ck_assert_uint_le(took, 1500 * EGM_NS_PER_MS);
+    }
+    import->ops->detach(import);
+    fake_destroy(fake);
+}
+END_TEST
+
+START_TEST(slow_peer_is_not_to_blame_for_the_deadline)
+{
+    struct fake *fake = fake_create(HONEST);
+    struct egm_import *import;
+    struct iovec out = {back, 1 << 20};
+    struct egm_transfer get = transfer(false, &out, 1, 1 << 20);
+
+    ck_assert_int_eq(attach(fake, &import), 0);
+    fake->trick = DRIP;
+    ck_assert_int_eq(run(import, &get, 1000), EGM_E_TIMEOUT);
+    ck_assert_int_eq(run(import, &get, 3000), 0); /* takes longer than our patience */
+    import->ops->detach(import);
+    fake_destroy(fake);
+}
+END_TEST
+
+START_TEST(memory_taken_back_midway_is_stale)
+{
+    struct fake *fake = fake_create(HONEST);
+    struct egm_import *import;
+    struct iovec out = {back, 1 << 20};
+    struct egm_transfer get = transfer(false, &out, 1, 1 << 20);
+
+    ck_assert_int_eq(attach(fake, &import), 0);
+    fake->trick = TAKEN_BACK;
+    ck_assert_int_eq(run(import, &get, 3000), EGM_E_STALE);
+    ck_assert_uint_eq(fake->count, 2);
+    import->ops->detach(import);
+    fake_destroy(fake);
+}
+END_TEST
+
 static void fails_with(int trick, bool is_write, int code)
 {
     struct fake *fake = fake_create(HONEST);
@@ -623,7 +708,9 @@ END_TEST
 
 EGM_TEST_MAIN("mover_tcp", bytes_come_back_through_other_segments, answers_may_come_in_crumbs,
               batch_of_many_small_objects_is_pipelined,
-              stalled_peer_times_out_and_writes_nothing_later, peer_that_closes_or_lies_is_gone,
+              stalled_peer_times_out_and_writes_nothing_later,
+              silent_peer_is_gone_before_the_deadline, slow_peer_is_not_to_blame_for_the_deadline,
+              memory_taken_back_midway_is_stale, peer_that_closes_or_lies_is_gone,
               refused_generation_is_stale_and_the_connection_stays,
               connection_closed_while_idle_is_reopened_quietly,
               connection_that_ends_with_the_first_request_is_replaced_once,

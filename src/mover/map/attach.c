@@ -19,8 +19,8 @@
 #include "mover/map/child.h"
 #include "mover/map/map.h"
 #include "mover/tcp/frame_io.h"
-#include "os/clock.h"
 #include "os/net.h"
+#include "os/wait.h"
 #include "wire/status.h"
 
 #include <errno.h>
@@ -39,24 +39,6 @@ struct reception {
     size_t fd_count;
     int fds[2 * EGM_MAP_MAX_SEGMENTS]; /* tracked */
 };
-
-static int wait_readable(int fd, uint64_t deadline_ns)
-{
-    for (;;) {
-        uint64_t now = egm_clock_ns();
-        if (now >= deadline_ns) {
-            return EGM_E_TIMEOUT;
-        }
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        int n = poll(&p, 1, (int)egm_min_u64((deadline_ns - now) / EGM_NS_PER_MS + 1, 60000));
-        if (n > 0) {
-            return 0;
-        }
-        if (n < 0 && errno != EINTR) {
-            return -errno;
-        }
-    }
-}
 
 static int keep_fd_locked(struct reception *rx, int fd)
 {
@@ -121,7 +103,7 @@ static int receive(struct reception *rx, void *data, size_t size)
     size_t done = 0;
 
     while (done < size) {
-        int r = wait_readable(rx->fd, rx->deadline_ns);
+        int r = egm_wait_fd(rx->fd, POLLIN, rx->deadline_ns);
         if (r < 0) {
             return r;
         }

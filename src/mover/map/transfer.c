@@ -65,7 +65,7 @@ static bool is_extent_valid(const struct egm_map_segment *segment, const struct 
 
 /* The pool's side as pieces that together have exactly t->length bytes. Number of pieces, or an
  * error. */
-static int pool_pieces(struct egm_map_segment *segment, const struct egm_transfer *t,
+static int pool_pieces(const struct egm_map_segment *segment, const struct egm_transfer *t,
                        struct iovec pieces[EGM_MAX_EXTENTS])
 {
     uint64_t left = t->length;
@@ -81,16 +81,36 @@ static int pool_pieces(struct egm_map_segment *segment, const struct egm_transfe
         }
         uint64_t size = egm_min_u64(left, extent->length);
         if (size > 0) {
-            int r = egm_map_populate(segment, extent->offset, size);
-            if (r < 0) {
-                return r;
-            }
             pieces[count++] =
                 (struct iovec){.iov_base = segment->pool + extent->offset, .iov_len = size};
             left -= size;
         }
     }
     return left == 0 ? count : EGM_E_PROTO;
+}
+
+/* Populates the pages of the next chunk, which begins at the object's byte `at`. A whole object
+ * may take longer than the deadline allows. */
+static int populate_chunk(struct egm_map_segment *segment, const struct egm_transfer *t,
+                          uint64_t at)
+{
+    uint64_t left = egm_min_u64(t->length - at, EGM_COPY_CHUNK);
+
+    for (uint32_t i = 0; left > 0; i++) {
+        const struct egm_extent *extent = &t->extents[i];
+        if (at >= extent->length) {
+            at -= extent->length;
+            continue;
+        }
+        uint64_t size = egm_min_u64(extent->length - at, left);
+        int r = egm_map_populate(segment, extent->offset + at, size);
+        if (r < 0) {
+            return r;
+        }
+        at = 0;
+        left -= size;
+    }
+    return 0;
 }
 
 /* The user's side cut to t->length. *ret_own is memory to free, or NULL. */
@@ -154,6 +174,9 @@ static int copy(struct egm_map_import *map, struct egm_map_segment *segment, str
                           t->is_write ? user : pool, is_hashed ? &checksum : NULL);
     while (r == 0 && egm_copy_left(&c) > 0) {
         r = may_go_on(map, segment, t, deadline_ns);
+        if (r == 0) {
+            r = populate_chunk(segment, t, t->length - egm_copy_left(&c));
+        }
         if (r == 0) {
             egm_ignore((int)egm_copy_step(&c, EGM_COPY_CHUNK), "left says how far it is");
         }

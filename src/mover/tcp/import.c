@@ -11,12 +11,12 @@
 #include "mover/tcp/tcp.h"
 #include "os/clock.h"
 #include "os/net.h"
+#include "os/wait.h"
 #include "wire/status.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define REQUEST_ATTACH 2u
@@ -24,8 +24,6 @@
 #define BUF_MAX 65536u
 #define ATTACHED_LEAST 24u
 #define SEGMENTS_MAX 256u
-/* A provider that does not greet within this is taken as gone, long before the call's deadline. */
-#define CONNECT_NS (5 * EGM_NS_PER_S)
 
 /* ---- one connection ---- */
 
@@ -196,19 +194,6 @@ static int open_connection(struct egm_tcp_import *tcp, bool is_tested, uint64_t 
 
 /* ---- the pool ---- */
 
-static struct timespec monotonic_at(uint64_t deadline_ns)
-{
-    struct timespec t;
-    uint64_t now = egm_clock_ns();
-    uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    left += (uint64_t)t.tv_nsec;
-    t.tv_sec += (time_t)(left / EGM_NS_PER_S);
-    t.tv_nsec = (long)(left % EGM_NS_PER_S);
-    return t;
-}
-
 /* Takes out an idle connection that still lives, or NULL. Under lock. */
 static struct egm_tcp_connection *take_idle(struct egm_tcp_import *tcp)
 {
@@ -257,13 +242,12 @@ static int take(struct egm_tcp_import *tcp, uint64_t deadline_ns,
                 struct egm_tcp_connection **ret_connection, bool *ret_is_new)
 {
     struct egm_tcp_connection *connection;
-    struct timespec until = monotonic_at(deadline_ns);
     int r = 0;
 
     pthread_mutex_lock(&tcp->lock);
     while (!(connection = take_idle(tcp)) && tcp->open_count >= EGM_TCP_CONNECTIONS &&
            !tcp->is_interrupted && r == 0) {
-        r = pthread_cond_timedwait(&tcp->is_free, &tcp->lock, &until);
+        r = egm_wait_cond(&tcp->is_free, &tcp->lock, deadline_ns);
     }
     bool is_interrupted = tcp->is_interrupted;
     if (!connection && !is_interrupted && tcp->open_count < EGM_TCP_CONNECTIONS) {
@@ -277,12 +261,15 @@ static int take(struct egm_tcp_import *tcp, uint64_t deadline_ns,
         *ret_is_new = false;
         return 0;
     }
-    if (r != 0 || is_interrupted) {
-        return is_interrupted ? EGM_E_PEER_GONE : EGM_E_TIMEOUT;
+    if (r < 0 || is_interrupted) {
+        return is_interrupted ? EGM_E_PEER_GONE : r;
     }
-    r = open_connection(tcp, /*is_tested=*/false,
-                        egm_min_u64(deadline_ns, egm_clock_ns() + CONNECT_NS), ret_connection,
-                        NULL);
+    uint64_t until_ns = egm_clock_ns() + egm_tcp_patience_ns(deadline_ns);
+    r = open_connection(tcp, /*is_tested=*/false, egm_min_u64(deadline_ns, until_ns),
+                        ret_connection, NULL);
+    if (r == EGM_E_TIMEOUT && until_ns < deadline_ns) {
+        r = EGM_E_TRANSFER;
+    }
     if (r == 0) {
         r = enter(tcp, *ret_connection);
         if (r < 0) {
@@ -307,21 +294,28 @@ static void give_back(struct egm_tcp_import *tcp, struct egm_tcp_connection *con
 
 /* ---- transfers ---- */
 
-/* What the mover contract knows of connection failures. */
+/* What the mover contract knows of connection failures; what is ours keeps its name. */
 static int status_of(int code)
 {
-    return code == EGM_E_TIMEOUT || code == EGM_E_CLOSED || code == -ENOMEM ? code
-                                                                            : EGM_E_PEER_GONE;
+    bool is_ours = code == EGM_E_TIMEOUT || code == EGM_E_CLOSED || code == -ENOMEM ||
+                   code == -EMFILE || code == -ENFILE;
+    return is_ours ? code : EGM_E_PEER_GONE;
 }
 
+enum loss {
+    LOSS_FINAL,
+    LOSS_IDLE,  /* T2 */
+    LOSS_MIDWAY /* T3 */
+};
+
 static int run_once(struct egm_tcp_import *tcp, struct egm_transfer *transfers, size_t count,
-                    uint64_t deadline_ns, bool *ret_may_repeat)
+                    uint64_t deadline_ns, enum loss *ret_loss)
 {
     struct egm_tcp_connection *connection;
     bool is_new;
     int r = take(tcp, deadline_ns, &connection, &is_new);
 
-    *ret_may_repeat = false;
+    *ret_loss = LOSS_FINAL;
     if (r < 0) {
         return r;
     }
@@ -330,8 +324,10 @@ static int run_once(struct egm_tcp_import *tcp, struct egm_transfer *transfers, 
         give_back(tcp, connection);
         return 0;
     }
-    *ret_may_repeat = !is_new && !connection->has_answered && r == EGM_E_PEER_GONE; /* T2 */
-    forget(tcp, connection);                                                        /* T1 */
+    if (r == EGM_E_PEER_GONE && (connection->has_answered || !is_new)) {
+        *ret_loss = connection->has_answered ? LOSS_MIDWAY : LOSS_IDLE;
+    }
+    forget(tcp, connection); /* T1 */
     return r;
 }
 
@@ -339,13 +335,17 @@ static void run(struct egm_tcp_import *tcp, struct egm_transfer *transfers, size
                 uint64_t deadline_ns)
 {
     static struct egm_log_gate gate;
-    bool may_repeat;
-    int r = run_once(tcp, transfers, count, deadline_ns, &may_repeat);
+    enum loss loss;
+    unsigned idle = 0;
+    unsigned midway = 0;
+    int r;
 
     /* Every idle connection may have been closed: each try drops one. */
-    for (unsigned i = 0; r < 0 && may_repeat && i < EGM_TCP_CONNECTIONS; i++) {
-        r = run_once(tcp, transfers, count, deadline_ns, &may_repeat);
-    }
+    do {
+        r = run_once(tcp, transfers, count, deadline_ns, &loss);
+        idle += loss == LOSS_IDLE;
+        midway += loss == LOSS_MIDWAY;
+    } while (loss != LOSS_FINAL && idle <= EGM_TCP_CONNECTIONS && midway <= 1);
     if (r == 0) {
         return;
     }
@@ -455,7 +455,6 @@ void egm_tcp_interrupt(struct egm_import *import)
 static struct egm_tcp_import *create(const struct egm_import_options *options)
 {
     struct egm_tcp_import *tcp = egm_calloc(1, sizeof(*tcp));
-    pthread_condattr_t attr;
 
     if (!tcp) {
         return NULL;
@@ -467,10 +466,7 @@ static struct egm_tcp_import *create(const struct egm_import_options *options)
     egm_list_init(&tcp->idle);
     egm_list_init(&tcp->all);
     pthread_mutex_init(&tcp->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&tcp->is_free, &attr);
-    pthread_condattr_destroy(&attr);
+    egm_wait_cond_init(&tcp->is_free);
     tcp->cluster = egm_strndup(options->cluster, EGM_MAX_NAME);
     tcp->address = egm_strndup(options->address, EGM_MAX_OPTION_TEXT);
     if (!tcp->cluster || !tcp->address) {

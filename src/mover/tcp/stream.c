@@ -5,6 +5,7 @@
 #include "egmstore/errors.h"
 #include "mover/checksum.h"
 #include "mover/tcp/tcp.h"
+#include "os/clock.h"
 #include "os/net.h"
 #include "wire/status.h"
 
@@ -17,6 +18,12 @@
 #define REQUEST_BYTES 320u
 /* Pieces of one send or receive. */
 #define PIECES 64u
+
+#define PATIENCE_LEAST_NS (250 * EGM_NS_PER_MS)
+#define PATIENCE_MOST_NS (5 * EGM_NS_PER_S)
+/* Patience ends after so many silent slices in a row. Slices are counted, not time: a process that
+ * was stopped itself has lost at most one of them. */
+#define SLICES 4u
 
 /* A place in the caller's pieces. */
 struct place {
@@ -39,6 +46,7 @@ struct stream {
     struct egm_transfer *transfers;
     size_t count;
     uint64_t deadline_ns;
+    uint64_t patience_ns;
 
     /* what is to be asked next */
     size_t next_index;
@@ -122,6 +130,55 @@ static void user_at(struct stream *s, size_t index, uint64_t skip)
         egm_checksum_init(&s->checksum, t->length);
     }
     place_seek(&s->user, skip);
+}
+
+/* ---- bytes ---- */
+
+uint64_t egm_tcp_patience_ns(uint64_t deadline_ns)
+{
+    uint64_t now = egm_clock_ns();
+    uint64_t half_ns = deadline_ns > now ? (deadline_ns - now) / 2 : 0;
+
+    return egm_min_u64(egm_max_u64(half_ns, PATIENCE_LEAST_NS), PATIENCE_MOST_NS);
+}
+
+static uint64_t bytes_of(const struct iovec *iov, size_t count)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        bytes += iov[i].iov_len;
+    }
+    return bytes;
+}
+
+/* Sends or receives all of it; iov is consumed. EGM_E_TRANSFER when patience ends. */
+static int move(struct stream *s, bool is_send, struct iovec *iov, size_t count)
+{
+    uint64_t left = bytes_of(iov, count);
+    unsigned silent = 0;
+
+    for (;;) {
+        uint64_t until_ns = egm_min_u64(s->deadline_ns, egm_clock_ns() + s->patience_ns / SLICES);
+        int r = is_send ? egm_net_sendv(s->connection->fd, iov, count, until_ns)
+                        : egm_net_recvv(s->connection->fd, iov, count, until_ns);
+        if (r != EGM_E_TIMEOUT || until_ns == s->deadline_ns) {
+            return r;
+        }
+        uint64_t still = bytes_of(iov, count);
+        silent = still < left ? 0 : silent + 1;
+        left = still;
+        if (silent == SLICES) {
+            return EGM_E_TRANSFER;
+        }
+    }
+}
+
+static int receive_head(struct stream *s, uint8_t *head, size_t size)
+{
+    struct iovec iov = {.iov_base = head, .iov_len = size};
+
+    return move(s, /*is_send=*/false, &iov, 1);
 }
 
 /* ---- asking ---- */
@@ -213,7 +270,8 @@ static int ask_reads(struct stream *s)
     if (buf->failed) {
         return buf->failed;
     }
-    return buf->len > 0 ? egm_net_send(s->connection->fd, buf->data, buf->len, s->deadline_ns) : 0;
+    struct iovec iov = {.iov_base = buf->data, .iov_len = buf->len};
+    return move(s, /*is_send=*/true, &iov, 1);
 }
 
 static int flush(struct stream *s)
@@ -222,7 +280,7 @@ static int flush(struct stream *s)
 
     s->pending_count = 0;
     s->pending_bytes = 0;
-    return egm_net_sendv(s->connection->fd, s->pending, count, s->deadline_ns);
+    return move(s, /*is_send=*/true, s->pending, count);
 }
 
 /* Hashes the chunk's bytes and sends them, or leaves them pending for a fuller send. */
@@ -334,7 +392,7 @@ static int receive_bytes(struct stream *s, const struct chunk *chunk)
                 (struct iovec){.iov_base = s->head, .iov_len = sizeof(s->head)};
             s->has_head = true;
         }
-        int r = egm_net_recvv(s->connection->fd, pieces, receive_count, s->deadline_ns);
+        int r = move(s, /*is_send=*/false, pieces, receive_count);
         if (r < 0) {
             return r;
         }
@@ -352,7 +410,7 @@ static int answer_read(struct stream *s)
     struct egm_transfer *t = &s->transfers[chunk.index];
 
     if (!s->has_head) {
-        int r = egm_net_recv(s->connection->fd, s->head, sizeof(s->head), s->deadline_ns);
+        int r = receive_head(s, s->head, sizeof(s->head));
         if (r < 0) {
             return r;
         }
@@ -387,7 +445,7 @@ static int answer_write(struct stream *s)
     struct chunk chunk = pop(s);
     struct egm_transfer *t = &s->transfers[chunk.index];
     uint8_t head[WRITE_REPLY_BYTES];
-    int r = egm_net_recv(s->connection->fd, head, sizeof(head), s->deadline_ns);
+    int r = receive_head(s, head, sizeof(head));
 
     if (r < 0) {
         return r;
@@ -420,6 +478,7 @@ int egm_tcp_run(struct egm_tcp_connection *connection, struct egm_transfer *tran
     s.transfers = transfers;
     s.count = count;
     s.deadline_ns = deadline_ns;
+    s.patience_ns = egm_tcp_patience_ns(deadline_ns);
     s.next_index = 0;
     s.next_skip = 0;
     s.first = 0;

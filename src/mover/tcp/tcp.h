@@ -19,6 +19,14 @@
  * T2: a connection that was idle may have been closed by the peer meanwhile. If it fails before it
  *     has answered anything, the batch is run once more over a new one, quietly (B52). Both
  *     directions are idempotent.
+ * T3: a provider ends a connection in the middle of an answer when it takes back the memory that it
+ *     is sending: it has no other way to say so. So what a connection that broke midway left open
+ * is asked once more over another one, where a living provider refuses what is gone.
+ *
+ * Who is to blame for a failure decides whether the provider becomes suspect. EGM_E_PEER_GONE
+ * blames it: the connection was lost, it broke the protocol, or not one byte moved for
+ * egm_tcp_patience_ns. Time that runs out while bytes move (EGM_E_TIMEOUT) and a refusal
+ * (EGM_E_STALE) do not.
  *
  * An import is lost when no connection is left open: its provider then counts us as gone.
  * Threading: all calls but detach from any threads; the pool is under `lock`, a taken connection
@@ -74,8 +82,13 @@ struct egm_tcp_import {
  * any more. Pre: a tcp import. @threadsafe */
 void egm_tcp_interrupt(struct egm_import *import);
 
+/* How long a provider may let us wait for the next byte: half of what is left, so that there is
+ * time for another one, within [250 ms, 5 s]. */
+uint64_t egm_tcp_patience_ns(uint64_t deadline_ns);
+
 /* Runs the pending transfers of a batch that all go the same way, and sets their status. 0, or the
- * connection's failure: then it must be closed, and some transfers may still be pending. */
+ * connection's failure (EGM_E_TRANSFER: our patience has ended): then it must be closed, and some
+ * transfers may still be pending. */
 EGM_MUST_CHECK int egm_tcp_run(struct egm_tcp_connection *connection,
                                struct egm_transfer *transfers, size_t count, uint64_t deadline_ns);
 
