@@ -8,6 +8,7 @@
  *   module.c        the module, its state, its exec slot
  *   store_type.c    MooncakeDistributedStore: life cycle, method table
  *   setup.c         the two forms of setup()
+ *   requester.c     what their arguments mean; no Python in it
  *   session.c       the open store: who uses it, who frees it
  *   memory_calls.c  calls that name memory by address
  *   value_calls.c   puts that take bytes
@@ -81,8 +82,16 @@ struct egmpy_state *egmpy_state_of(PyTypeObject *type, PyObject **ret_module);
 bool egmpy_parse(PyObject *args, PyObject *kwargs, const char *format, const char *const *names,
                  ...);
 
+/* What a code answers: callers expect different numbers from a put than from a get. */
+enum egmpy_call_kind {
+    EGMPY_CALL_OTHER = 0,
+    EGMPY_CALL_PUT, /* and upsert */
+    EGMPY_CALL_GET, /* of data; sizes and places are OTHER */
+    EGMPY_CALL_COUNT
+};
+
 /* codes.c: maps any negative code of the library to Mooncake's; values >= 0 pass. */
-int64_t egmpy_code(int64_t code);
+int64_t egmpy_code(enum egmpy_call_kind kind, int64_t code);
 
 /* enums.c, absent.c: called once per module. 0 or -1 with an exception set. */
 int egmpy_add_enums(PyObject *module, struct egmpy_state *state);
