@@ -178,18 +178,15 @@ static int take_port(void *arg, uint16_t port)
 
 static int set_name(struct egm_client_config *config, const char *wanted, struct egm_detail *reterr)
 {
-    struct egm_address address = {0};
-    char host[256];
+    char text[EGM_ADDRESS_TEXT];
+    struct egm_address address;
+    int r = egm_host_name(wanted, text, sizeof(text), reterr);
 
-    if (wanted[0] && egm_parse_address(wanted, &address) < 0) {
-        return egm_fail(reterr, EGM_E_INVALID, "open", "'%.200s' is not a host name or host:port",
-                        wanted);
-    }
-    int r = egm_host_name(address.host, host, sizeof(host), reterr);
     if (r < 0) {
         return r;
     }
-    memcpy(address.host, host, sizeof(host));
+    r = egm_parse_address(text, &address);
+    EGM_ASSERT(r == 0); /* it was made of one */
     if (!address.has_port) {
         r = egm_host_name_port(take_port, config, &address.port, reterr);
         if (r < 0) {

@@ -62,6 +62,22 @@ START_TEST(name_without_port_gets_one_of_mooncakes_range)
 }
 END_TEST
 
+START_TEST(names_of_ipv6_have_one_pair_of_brackets)
+{
+    static const char *const wanted[] = {"::1", "[::1]", "[::1]:17001", "fe80::1%lo", "::1"};
+    struct egm_client_config config;
+
+    begin();
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        ck_assert_int_eq(init(&config, (struct egm_store_options){.hostname = wanted[i]}), 0);
+        ck_assert(config.name[0] == '[' && config.name[1] != '[');
+        ck_assert_ptr_nonnull(strstr(config.name, "]:1"));
+        egm_client_config_release(&config);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(range_of_name_ports_is_the_environments)
 {
     begin();
@@ -231,8 +247,9 @@ START_TEST(wires_that_are_not_there_fall_back_unless_forbidden)
 END_TEST
 
 EGM_TEST_MAIN("client_config", name_without_port_gets_one_of_mooncakes_range,
-              range_of_name_ports_is_the_environments, port_of_a_name_is_held_until_release,
-              names_that_nobody_can_reach_are_refused, masters_address_gets_its_port_and_its_socket,
+              names_of_ipv6_have_one_pair_of_brackets, range_of_name_ports_is_the_environments,
+              port_of_a_name_is_held_until_release, names_that_nobody_can_reach_are_refused,
+              masters_address_gets_its_port_and_its_socket,
               texts_that_are_too_long_are_refused_and_named,
               environment_wins_and_bad_values_count_as_unset,
               wires_that_are_not_there_fall_back_unless_forbidden)
