@@ -56,6 +56,7 @@ struct egmpy_state {
     PyTypeObject *replica_type;
     PyTypeObject *memory_type;
     PyTypeObject *place_type; /* called Descriptor in Python */
+    PyTypeObject *disk_type;
     PyObject *data_type_enum;
     PyObject *soft_pin_enum;
     PyObject *replica_status_enum;
@@ -104,6 +105,7 @@ extern PyType_Spec egmpy_buffer_spec;
 extern PyType_Spec egmpy_replica_spec;
 extern PyType_Spec egmpy_memory_spec;
 extern PyType_Spec egmpy_place_spec;
+extern PyType_Spec egmpy_disk_spec;
 
 /* store_type.c: sets last_error() to a text of our own. */
 __attribute__((format(printf, 2, 3))) void egmpy_note(struct egmpy_store *self, const char *format,

@@ -312,7 +312,7 @@ def test_forced_remove_all_raises_instead_of_returning_a_code(store, fake):
 
 
 def test_sizes_and_descriptors(store):
-    from mooncake.store import ReplicaStatus
+    from mooncake.store import DiskDescriptor, ReplicaStatus
 
     store.put("k", b"value")
     assert [store.get_size("k"), store.get_size("x")] == [5, -704]
@@ -330,6 +330,8 @@ def test_sizes_and_descriptors(store):
         replica.get_disk_descriptor()
     with pytest.raises(TypeError):
         type(replica)()
+    assert not isinstance(replica, DiskDescriptor)
+    assert hasattr(DiskDescriptor, "file_path") and hasattr(DiskDescriptor, "object_size")
     described = store.batch_get_replica_desc(["k", "x"])
     assert list(described) == ["k"] and len(described["k"]) == 1
     assert store.get_replica_desc("x") == []
