@@ -13,8 +13,8 @@
  * What leaves these sets is what no retry mends: -600, the caller's mistakes (last_error() tells
  * them apart), and -1, a bug here. Two things are ours alone:
  *
- *   - Upstream's -800 and -801 are not used by data calls. There -800 may mean that a transfer
- * still runs, which is why the encoder-cache connector gives up; here nothing touches the caller's
+ *   - Upstream's -800 and -801 are not used by data calls. Its -800 may leave a transfer running,
+ *     and the encoder-cache connector takes neither number. Here nothing touches the caller's
  *     memory after the call, so a replica that cannot be copied is as good as none (-702 of a get),
  *     and a put that did not arrive is a call that did not arrive (-900).
  *   - An object larger than any provider, a directory at its limit and a pool without providers

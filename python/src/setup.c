@@ -14,12 +14,11 @@
 #include <string.h>
 
 struct setup_args {
-    struct egmpy_requester
-        requester;    /* its texts are borrowed from the arguments or from `holder` */
-    PyObject *holder; /* list of the str that the dict form made, or NULL */
+    struct egmpy_requester requester; /* texts are borrowed from the arguments or from `holder` */
+    PyObject *holder;                 /* list of the str that the dict form made, or NULL */
 };
 
-/* Text that this file's user reads through last_error(). Returns code. */
+/* Leaves the text for last_error(). Returns code. */
 static int note_detail(struct egmpy_store *self, int code, const struct egm_detail *detail)
 {
     egmpy_note(self, "%s", detail->text[0] ? detail->text : egm_strerror(code));
@@ -28,41 +27,39 @@ static int note_detail(struct egmpy_store *self, int code, const struct egm_deta
 
 /* ---- the dict form ---- */
 
-/* str(value), kept alive by the holder. NULL: an exception is set, or *ret_code says why not. */
-static const char *stringify(struct egmpy_store *self, struct setup_args *args, PyObject *value,
-                             int *ret_code)
+/* Text without a NUL inside, borrowed from the str; NULL without an exception if there is none. */
+static const char *plain_text(PyObject *text)
+{
+    Py_ssize_t size;
+    const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
+    if (!bytes && PyErr_ExceptionMatches(PyExc_UnicodeError)) {
+        PyErr_Clear();
+    }
+    return bytes && strlen(bytes) == (size_t)size ? bytes : NULL;
+}
+
+/* str(value), kept alive by the holder. NULL as plain_text, or with an exception. */
+static const char *stringify(struct setup_args *args, PyObject *value)
 {
     PyObject *text = PyObject_Str(value);
     int r = text ? PyList_Append(args->holder, text) : -1;
     Py_XDECREF(text);
-    *ret_code = -1;
-    if (r < 0) {
-        return NULL;
-    }
-    Py_ssize_t size;
-    const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
-    if (bytes && strlen(bytes) == (size_t)size) {
-        return bytes;
-    }
-    if (bytes || PyErr_ExceptionMatches(PyExc_UnicodeError)) {
-        PyErr_Clear();
-        *ret_code = egmpy_refuse(self, "setup: a value of the config is no plain text");
-    }
-    return NULL;
+    return r == 0 ? plain_text(text) : NULL;
 }
 
 static int read_entry(struct egmpy_store *self, struct setup_args *args, PyObject *key,
                       PyObject *value)
 {
-    const char *name = PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : NULL;
+    const char *name = PyUnicode_Check(key) ? plain_text(key) : NULL;
     if (!name) {
-        PyErr_SetString(PyExc_TypeError, "setup(config): keys must be str");
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "setup(config): keys must be plain str");
+        }
         return -1;
     }
-    int code;
-    const char *text = stringify(self, args, value, &code);
+    const char *text = stringify(args, value);
     if (!text) {
-        return code;
+        return PyErr_Occurred() ? -1 : egmpy_refuse(self, "setup: %s is no plain text", name);
     }
     struct egm_detail detail = {0};
     int r = egmpy_requester_set(&args->requester, name, text, &detail);

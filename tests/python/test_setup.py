@@ -159,7 +159,7 @@ def test_text_that_is_no_text_is_refused(closed, text, fake):
             closed.setup(*args)
     assert closed.setup({**CONFIG, "local_hostname": text}) == -600
     assert closed.setup({**CONFIG, "global_segment_size": f"16MB{text}"}) == -600
-    assert "no plain text" in closed.last_error()
+    assert "global_segment_size is no plain text" in closed.last_error()
     assert fake.open_stores() == 0
 
 
@@ -173,8 +173,9 @@ def test_dict_form_lets_exceptions_of_values_pass(closed):
 
 
 def test_dict_form_refuses_keys_that_are_no_text(closed):
-    with pytest.raises(TypeError):
-        closed.setup({**CONFIG, 7: "on"})
+    for key in (7, "tenant_id\0", "\ud800"):
+        with pytest.raises(TypeError):
+            closed.setup({**CONFIG, key: "on"})
 
 
 def test_features_that_do_not_exist_warn_and_the_store_opens(closed):
