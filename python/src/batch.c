@@ -172,7 +172,7 @@ static const char *group_of(const struct egmpy_batch *batch, size_t slot)
     if (!batch->groups) {
         return NULL;
     }
-    return PyUnicode_AsUTF8(PyList_GET_ITEM(batch->groups, (Py_ssize_t)slot));
+    return PyUnicode_AsUTF8(PyTuple_GET_ITEM(batch->groups, (Py_ssize_t)slot));
 }
 
 /* Whether segments from `first` on are a value: some bytes, none of them at NULL, and a total that
@@ -363,11 +363,12 @@ bool egmpy_batch_settle(struct egmpy_batch *batch, int code)
     return failed;
 }
 
+/* Integers are no objects of the collector, so that nobody meets the list while it has gaps. */
 PyObject *egmpy_batch_list(const struct egmpy_batch *batch)
 {
     PyObject *list = PyList_New((Py_ssize_t)batch->count);
     for (size_t i = 0; list && i < batch->count; i++) {
-        PyObject *code = PyLong_FromLongLong(egmpy_code(batch->results[i]));
+        PyObject *code = PyLong_FromLongLong(egmpy_code(batch->kind, batch->results[i]));
         if (!code) {
             Py_CLEAR(list);
             break;
@@ -381,7 +382,7 @@ int64_t egmpy_batch_first_error(const struct egmpy_batch *batch)
 {
     for (size_t i = 0; i < batch->count; i++) {
         if (batch->results[i] < 0) {
-            return egmpy_code(batch->results[i]);
+            return egmpy_code(batch->kind, batch->results[i]);
         }
     }
     return 0;

@@ -25,8 +25,9 @@
 #include "binding.h"
 
 struct egmpy_batch {
-    size_t count;    /* keys */
-    PyObject **held; /* key objects, owned */
+    enum egmpy_call_kind kind; /* whose numbers the results become; set by who runs it */
+    size_t count;              /* keys */
+    PyObject **held;           /* key objects, owned */
     struct egm_key *keys;
     int64_t *results;       /* per key */
     struct egm_item *items; /* at most count; `segments` is set by egmpy_batch_finish */
@@ -36,7 +37,7 @@ struct egmpy_batch {
     struct iovec *segments;
     size_t segment_count;
     size_t segment_capacity;
-    PyObject *groups; /* list of str with one entry per key, or NULL; borrowed from the put plan */
+    PyObject *groups; /* tuple of str, one per key, or NULL; borrowed from the put plan */
 };
 
 /* All return 0, or -1 with an exception set. The batch must be zeroed first and released after any

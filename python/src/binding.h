@@ -8,6 +8,7 @@
  *   module.c        the module, its state, its exec slot
  *   store_type.c    MooncakeDistributedStore: life cycle, method table
  *   setup.c         the two forms of setup()
+ *   requester.c     what their arguments mean; no Python in it
  *   session.c       the open store: who uses it, who frees it
  *   memory_calls.c  calls that name memory by address
  *   value_calls.c   puts that take bytes
@@ -55,6 +56,7 @@ struct egmpy_state {
     PyTypeObject *replica_type;
     PyTypeObject *memory_type;
     PyTypeObject *place_type; /* called Descriptor in Python */
+    PyTypeObject *disk_type;
     PyObject *data_type_enum;
     PyObject *soft_pin_enum;
     PyObject *replica_status_enum;
@@ -81,8 +83,16 @@ struct egmpy_state *egmpy_state_of(PyTypeObject *type, PyObject **ret_module);
 bool egmpy_parse(PyObject *args, PyObject *kwargs, const char *format, const char *const *names,
                  ...);
 
+/* What a code answers: callers expect different numbers from a put than from a get. */
+enum egmpy_call_kind {
+    EGMPY_CALL_OTHER = 0,
+    EGMPY_CALL_PUT, /* and upsert */
+    EGMPY_CALL_GET, /* of data; sizes and places are OTHER */
+    EGMPY_CALL_COUNT
+};
+
 /* codes.c: maps any negative code of the library to Mooncake's; values >= 0 pass. */
-int64_t egmpy_code(int64_t code);
+int64_t egmpy_code(enum egmpy_call_kind kind, int64_t code);
 
 /* enums.c, absent.c: called once per module. 0 or -1 with an exception set. */
 int egmpy_add_enums(PyObject *module, struct egmpy_state *state);
@@ -95,6 +105,7 @@ extern PyType_Spec egmpy_buffer_spec;
 extern PyType_Spec egmpy_replica_spec;
 extern PyType_Spec egmpy_memory_spec;
 extern PyType_Spec egmpy_place_spec;
+extern PyType_Spec egmpy_disk_spec;
 
 /* store_type.c: sets last_error() to a text of our own. */
 __attribute__((format(printf, 2, 3))) void egmpy_note(struct egmpy_store *self, const char *format,

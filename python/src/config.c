@@ -94,7 +94,8 @@ static int set_text(PyObject *self, PyObject *value, void *offset)
     return 0;
 }
 
-/* A new list of the str in `value`; TypeError for anything else. */
+/* A new tuple of the str in `value`; TypeError for anything else. A tuple, because puts borrow its
+ * texts while the GIL is released: even who digs it out of the collector cannot change it. */
 static PyObject *copy_texts(PyObject *value)
 {
     if (PyUnicode_Check(value) || PyBytes_Check(value) || !PySequence_Check(value)) {
@@ -102,19 +103,19 @@ static PyObject *copy_texts(PyObject *value)
                      Py_TYPE(value)->tp_name);
         return NULL;
     }
-    PyObject *list = PySequence_List(value);
-    for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list); i++) {
-        if (check_text(PyList_GET_ITEM(list, i)) < 0) {
-            Py_CLEAR(list);
+    PyObject *texts = PySequence_Tuple(value);
+    for (Py_ssize_t i = 0; texts && i < PyTuple_GET_SIZE(texts); i++) {
+        if (check_text(PyTuple_GET_ITEM(texts, i)) < 0) {
+            Py_CLEAR(texts);
         }
     }
-    return list;
+    return texts;
 }
 
 static PyObject *get_texts(PyObject *self, void *offset)
 {
-    PyObject *list = *(PyObject **)field(self, offset);
-    return list ? PyList_GetSlice(list, 0, PyList_GET_SIZE(list)) : Py_NewRef(Py_None);
+    PyObject *texts = *(PyObject **)field(self, offset);
+    return texts ? PySequence_List(texts) : Py_NewRef(Py_None);
 }
 
 static int set_texts(PyObject *self, PyObject *value, void *offset)
@@ -122,12 +123,12 @@ static int set_texts(PyObject *self, PyObject *value, void *offset)
     if (refuse_delete(value) < 0) {
         return -1;
     }
-    PyObject *list = copy_texts(value);
-    if (!list) {
+    PyObject *texts = copy_texts(value);
+    if (!texts) {
         return -1;
     }
     PyObject **slot = field(self, offset);
-    Py_XSETREF(*slot, list);
+    Py_XSETREF(*slot, texts);
     return 0;
 }
 
@@ -261,8 +262,8 @@ static PyObject *config_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     }
     self->state = state;
     self->replica_num = 1;
-    self->preferred_segments = PyList_New(0);
-    self->preferred_nof_segments = PyList_New(0);
+    self->preferred_segments = PyTuple_New(0);
+    self->preferred_nof_segments = PyTuple_New(0);
     self->preferred_segment = PyUnicode_FromString("");
     if (!self->preferred_segments || !self->preferred_nof_segments || !self->preferred_segment) {
         Py_CLEAR(self);

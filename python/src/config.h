@@ -3,8 +3,8 @@
  * ReplicateConfig and what a put makes of it.
  *
  * The object is one per worker in vLLM and is changed between puts, possibly while another thread's
- * put is running. So setters replace the lists they hold and never change them in place, and a put
- * takes what it needs, plus references to those lists, before it lets the GIL go (B2).
+ * put is running. So setters replace the tuples they hold, and a put takes what it needs, plus
+ * references to those tuples, before it lets the GIL go (B2).
  */
 #ifndef EGMPY_CONFIG_H
 #define EGMPY_CONFIG_H
@@ -22,10 +22,10 @@ struct egmpy_config {
     uint64_t soft_pin_ttl_ms;
     bool with_hard_pin;
     bool prefer_alloc_in_same_node;
-    PyObject *preferred_segments;     /* list of str, ours alone, never changed in place */
+    PyObject *preferred_segments;     /* tuple of str */
     PyObject *preferred_nof_segments; /* the same */
     PyObject *preferred_segment;      /* str */
-    PyObject *group_ids;              /* the same kind of list, or NULL for None */
+    PyObject *group_ids;              /* the same, or NULL for None */
 };
 
 enum {
@@ -36,11 +36,12 @@ struct egmpy_put_plan {
     struct egm_put_options options;
     const char *names[EGMPY_PREFERRED_MAX]; /* borrowed from names_holder */
     PyObject *names_holder;                 /* owned */
-    PyObject *groups;                       /* list of str with one entry per key, or NULL; owned */
+    PyObject *groups;                       /* tuple of str, one per key, or NULL; owned */
 };
 
 enum egmpy_put_kind {
     EGMPY_PUT,
+    EGMPY_PUT_NESTED, /* of many buffers per key */
     EGMPY_UPSERT
 };
 
@@ -49,10 +50,8 @@ enum egmpy_put_kind {
  */
 int egmpy_put_plan_init(struct egmpy_put_plan *plan, struct egmpy_store *store, PyObject *config,
                         size_t key_count, enum egmpy_put_kind kind);
-/* Same-node placement exists for multi-buffer puts only, and for one replica. 0 or EGM_E_INVALID.
- */
-int egmpy_put_plan_same_node(struct egmpy_put_plan *plan, struct egmpy_store *store,
-                             PyObject *config);
+/* Same-node placement exists for multi-buffer puts only, and for one replica: in other puts
+ * egmpy_put_plan_init refuses it. */
 void egmpy_put_plan_release(struct egmpy_put_plan *plan);
 
 #endif

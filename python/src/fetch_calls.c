@@ -10,7 +10,9 @@
  *
  * Keys go in windows, since the answer to a query is 2 KiB per key and one window's objects are
  * made before it is read. Nobody else sees the new objects until they are filled, so writing to
- * them without the GIL is allowed.
+ * them without the GIL is allowed. For the same reason the answers stand in an array of our own
+ * until the last one is there: a list with gaps, alive while the GIL is released, is in
+ * gc.get_objects(), and whoever looks into one crashes the interpreter.
  */
 #include "calls.h"
 
@@ -43,7 +45,7 @@ struct fetch {
     struct egmpy_store *self;
     enum fetch_kind kind;
     struct egmpy_batch *batch;
-    PyObject *answer; /* list; entries stay NULL until settled */
+    PyObject **answers; /* one per key, owned; NULL until settled */
     struct window *window;
 };
 
@@ -136,7 +138,8 @@ static int store_answer(struct fetch *fetch, size_t slot, PyObject *object, size
     } else if (_PyBytes_Resize(&object, (Py_ssize_t)size) < 0) {
         return -1;
     }
-    return PyList_SetItem(fetch->answer, (Py_ssize_t)slot, object);
+    fetch->answers[slot] = object;
+    return 0;
 }
 
 /* Settles what was read; what has outgrown its object stays in the window for the next round. */
@@ -189,19 +192,37 @@ static int fetch_window(struct fetch *fetch, size_t first, size_t count)
 
 /* ---- whole calls ---- */
 
-static int fill_gaps(PyObject *answer, enum fetch_kind kind)
+static int fill_gaps(struct fetch *fetch)
 {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(answer); i++) {
-        if (PyList_GET_ITEM(answer, i)) {
-            continue;
+    for (size_t i = 0; i < fetch->batch->count; i++) {
+        if (!fetch->answers[i]) {
+            fetch->answers[i] = empty_answer(fetch->kind);
         }
-        PyObject *empty = empty_answer(kind);
-        if (!empty) {
+        if (!fetch->answers[i]) {
             return -1;
         }
-        PyList_SET_ITEM(answer, i, empty);
     }
     return 0;
+}
+
+/* The answers as a list. Between its making and its last entry nothing is allocated, so nobody
+ * meets it half-made. */
+static PyObject *list_of(PyObject **answers, size_t count)
+{
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; list && i < count; i++) {
+        PyList_SET_ITEM(list, (Py_ssize_t)i, answers[i]);
+        answers[i] = NULL;
+    }
+    return list;
+}
+
+static void release_answers(PyObject **answers, size_t count)
+{
+    for (size_t i = 0; answers && i < count; i++) {
+        Py_XDECREF(answers[i]);
+    }
+    free(answers);
 }
 
 static int fetch_all(struct fetch *fetch)
@@ -224,24 +245,23 @@ static PyObject *fetch_list(PyObject *object, struct egmpy_batch *batch, enum fe
         .self = (struct egmpy_store *)object,
         .kind = kind,
         .batch = batch,
-        .answer = PyList_New((Py_ssize_t)batch->count),
+        .answers = calloc(batch->count ? batch->count : 1, sizeof(*fetch.answers)),
         .window = malloc(sizeof(*fetch.window)),
     };
-    int r = fetch.answer && fetch.window ? 0 : -1;
-    if (r < 0 && !PyErr_Occurred()) {
+    int r = fetch.answers && fetch.window ? 0 : -1;
+    if (r < 0) {
         PyErr_NoMemory();
     }
     if (r == 0 && egmpy_has_staging(fetch.self)) {
         r = fetch_all(&fetch);
     }
     if (r == 0) {
-        r = fill_gaps(fetch.answer, kind);
+        r = fill_gaps(&fetch);
     }
+    PyObject *list = r == 0 ? list_of(fetch.answers, batch->count) : NULL;
+    release_answers(fetch.answers, batch->count);
     free(fetch.window);
-    if (r < 0) {
-        Py_CLEAR(fetch.answer);
-    }
-    return fetch.answer;
+    return list;
 }
 
 static PyObject *fetch_one(PyObject *self, PyObject *args, PyObject *kwargs, enum fetch_kind kind)

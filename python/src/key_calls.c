@@ -66,7 +66,7 @@ static PyObject *ask_one(PyObject *self, PyObject *key, struct key_question ques
     struct egmpy_batch batch = {0};
     PyObject *answer = NULL;
     if (egmpy_batch_key(&batch, key) == 0 && ask(self, &batch, question) == 0) {
-        answer = PyLong_FromLongLong(egmpy_code(batch.results[0]));
+        answer = PyLong_FromLongLong(egmpy_code(EGMPY_CALL_OTHER, batch.results[0]));
     }
     egmpy_batch_release(&batch);
     return answer;
@@ -154,7 +154,7 @@ PyObject *egmpy_remove_by_regex(PyObject *self, PyObject *args, PyObject *kwargs
     int64_t r = strlen(pattern) == (size_t)size
                     ? remove_many(store, pattern, force != 0)
                     : egmpy_refuse(store, "the pattern contains a NUL character");
-    return PyLong_FromLongLong(egmpy_code(r));
+    return PyLong_FromLongLong(egmpy_code(EGMPY_CALL_OTHER, r));
 }
 
 static PyObject *raise_last_error(PyObject *self, int64_t code)
@@ -162,7 +162,7 @@ static PyObject *raise_last_error(PyObject *self, int64_t code)
     PyObject *text = PyObject_CallMethod(self, "last_error", NULL);
     if (text) {
         PyErr_Format(PyExc_RuntimeError, "remove_all failed (%lld): %U",
-                     (long long)egmpy_code(code), text);
+                     (long long)egmpy_code(EGMPY_CALL_OTHER, code), text);
         Py_DECREF(text);
     }
     return NULL;
@@ -176,10 +176,11 @@ PyObject *egmpy_remove_all(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     int64_t r = remove_many((struct egmpy_store *)self, NULL, force != 0);
-    if (r < 0 && force) {
+    /* Outside of "open" no call raises, by contract. */
+    if (r < 0 && r != EGM_E_CLOSED && force) {
         return raise_last_error(self, r);
     }
-    return PyLong_FromLongLong(egmpy_code(r));
+    return PyLong_FromLongLong(egmpy_code(EGMPY_CALL_OTHER, r));
 }
 
 /* ---- sizes and places ---- */
@@ -215,7 +216,7 @@ PyObject *egmpy_get_size(PyObject *self, PyObject *args, PyObject *kwargs)
         if (r == 0) {
             r = info.status;
         }
-        answer = PyLong_FromLongLong(r < 0 ? egmpy_code(r) : (int64_t)info.size);
+        answer = PyLong_FromLongLong(r < 0 ? egmpy_code(EGMPY_CALL_OTHER, r) : (int64_t)info.size);
     }
     egmpy_batch_release(&batch);
     return answer;

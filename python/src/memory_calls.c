@@ -24,6 +24,7 @@ void egmpy_run_put(struct egmpy_store *self, struct egmpy_batch *batch,
                    const struct egm_put_options *options)
 {
     struct egmpy_call call;
+    batch->kind = EGMPY_CALL_PUT;
     note_unusable(self, batch);
     if (!egmpy_enter(self, &call)) {
         egmpy_batch_fill(batch, EGM_E_CLOSED);
@@ -41,6 +42,7 @@ void egmpy_run_put(struct egmpy_store *self, struct egmpy_batch *batch,
 void egmpy_run_get(struct egmpy_store *self, struct egmpy_batch *batch)
 {
     struct egmpy_call call;
+    batch->kind = EGMPY_CALL_GET;
     note_unusable(self, batch);
     if (!egmpy_enter(self, &call)) {
         egmpy_batch_fill(batch, EGM_E_CLOSED);
@@ -67,11 +69,11 @@ PyObject *egmpy_register_buffer(PyObject *object, PyObject *args, PyObject *kwar
         return NULL;
     }
     if (!egmpy_enter(self, &call)) {
-        return PyLong_FromLongLong(egmpy_code(EGM_E_CLOSED));
+        return PyLong_FromLongLong(egmpy_code(EGMPY_CALL_OTHER, EGM_E_CLOSED));
     }
     int r = egm_register(call.store, (void *)(uintptr_t)address, size, NULL);
     egmpy_leave(self, &call, r < 0);
-    return PyLong_FromLongLong(egmpy_code(r));
+    return PyLong_FromLongLong(egmpy_code(EGMPY_CALL_OTHER, r));
 }
 
 PyObject *egmpy_unregister_buffer(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -84,13 +86,14 @@ PyObject *egmpy_unregister_buffer(PyObject *object, PyObject *args, PyObject *kw
         return NULL;
     }
     if (!egmpy_enter(self, &call)) {
-        return PyLong_FromLongLong(egmpy_code(EGM_E_CLOSED));
+        return PyLong_FromLongLong(egmpy_code(EGMPY_CALL_OTHER, EGM_E_CLOSED));
     }
     int r = egm_unregister(call.store, (void *)(uintptr_t)address, NULL);
     egmpy_leave(self, &call, r < 0);
     /* Upstream answers its "bad parameter" for an address that nobody registered, not "object not
      * found". */
-    return PyLong_FromLongLong(egmpy_code(r == EGM_E_NOT_FOUND ? EGM_E_UNREGISTERED : r));
+    return PyLong_FromLongLong(
+        egmpy_code(EGMPY_CALL_OTHER, r == EGM_E_NOT_FOUND ? EGM_E_UNREGISTERED : r));
 }
 
 /* ---- single ---- */
@@ -140,7 +143,7 @@ static PyObject *put_one(PyObject *object, PyObject *args, PyObject *kwargs,
     }
     egmpy_batch_release(&batch);
     egmpy_put_plan_release(&plan);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(egmpy_code(r));
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(egmpy_code(EGMPY_CALL_PUT, r));
 }
 
 PyObject *egmpy_put_from(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -167,7 +170,7 @@ PyObject *egmpy_get_into(PyObject *object, PyObject *args, PyObject *kwargs)
     }
     if (add_single(&batch, key, address, size) == 0 && finish_single(&batch) == 0) {
         egmpy_run_get((struct egmpy_store *)object, &batch);
-        answer = PyLong_FromLongLong(egmpy_code(batch.results[0]));
+        answer = PyLong_FromLongLong(egmpy_code(EGMPY_CALL_GET, batch.results[0]));
     }
     egmpy_batch_release(&batch);
     return answer;
@@ -184,8 +187,7 @@ struct batch_arguments {
     PyObject *config;
 };
 
-/* Plan, then items (which need the plan's groups). Same-node placement is a matter of nested puts
- * only. */
+/* Plan, then items (which need the plan's groups). */
 static int prepare_put(struct egmpy_store *self, const struct batch_arguments *arguments,
                        enum egmpy_put_kind kind, fill_fn fill, struct egmpy_batch *batch,
                        struct egmpy_put_plan *plan)
@@ -194,9 +196,6 @@ static int prepare_put(struct egmpy_store *self, const struct batch_arguments *a
         return -1;
     }
     int r = egmpy_put_plan_init(plan, self, arguments->config, batch->count, kind);
-    if (r == 0 && fill == egmpy_batch_nested) {
-        r = egmpy_put_plan_same_node(plan, self, arguments->config);
-    }
     if (r == 0) {
         batch->groups = plan->groups;
         r = fill(batch, arguments->addresses, arguments->sizes);
@@ -260,7 +259,7 @@ PyObject *egmpy_batch_put_from_multi_buffers(PyObject *self, PyObject *args, PyO
     if (!parse_put(args, kwargs, "OOO|O:batch_put_from_multi_buffers", nested_names, &parsed)) {
         return NULL;
     }
-    return put_many(self, &parsed, EGMPY_PUT, egmpy_batch_nested);
+    return put_many(self, &parsed, EGMPY_PUT_NESTED, egmpy_batch_nested);
 }
 
 static PyObject *get_many(PyObject *self, PyObject *keys, PyObject *addresses, PyObject *sizes,

@@ -25,7 +25,8 @@ static int add_types(PyObject *module, struct egmpy_state *state)
         add_type(module, &egmpy_buffer_spec, &state->buffer_type) < 0 ||
         add_type(module, &egmpy_replica_spec, &state->replica_type) < 0 ||
         add_type(module, &egmpy_memory_spec, &state->memory_type) < 0 ||
-        add_type(module, &egmpy_place_spec, &state->place_type) < 0) {
+        add_type(module, &egmpy_place_spec, &state->place_type) < 0 ||
+        add_type(module, &egmpy_disk_spec, &state->disk_type) < 0) {
         return -1;
     }
     return 0;
@@ -50,6 +51,7 @@ static int traverse_module(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->replica_type);
     Py_VISIT(state->memory_type);
     Py_VISIT(state->place_type);
+    Py_VISIT(state->disk_type);
     Py_VISIT(state->data_type_enum);
     Py_VISIT(state->soft_pin_enum);
     Py_VISIT(state->replica_status_enum);
@@ -65,6 +67,7 @@ static int clear_module(PyObject *module)
     Py_CLEAR(state->replica_type);
     Py_CLEAR(state->memory_type);
     Py_CLEAR(state->place_type);
+    Py_CLEAR(state->disk_type);
     Py_CLEAR(state->data_type_enum);
     Py_CLEAR(state->soft_pin_enum);
     Py_CLEAR(state->replica_status_enum);

@@ -4,7 +4,8 @@
 #include <string.h>
 
 enum {
-    REPLICAS_MAX = 8
+    REPLICAS_MAX = 8,
+    NAME_MAX_BYTES = 255 + 6 /* the longest host and its port */
 };
 
 /* A positive lifetime means something only for ENABLE; an ENABLE that ends at once pins nothing. */
@@ -49,9 +50,9 @@ static int add_name(struct egmpy_put_plan *plan, PyObject *text)
     if (!name) {
         return -1;
     }
-    /* A name with a NUL inside can name no provider; preferences are wishes, so it is passed over.
-     */
-    if (size > 0 && strlen(name) == (size_t)size &&
+    /* A name with a NUL inside, or one that is too long, can name no provider; preferences are
+     * wishes, so it is passed over. */
+    if (size > 0 && size <= NAME_MAX_BYTES && strlen(name) == (size_t)size &&
         plan->options.preferred_count < EGMPY_PREFERRED_MAX) {
         plan->names[plan->options.preferred_count++] = name;
     }
@@ -66,8 +67,8 @@ static int plan_names(struct egmpy_put_plan *plan, const struct egmpy_config *co
         return add_name(plan, config->preferred_segment);
     }
     plan->names_holder = Py_NewRef(config->preferred_segments);
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(plan->names_holder); i++) {
-        if (add_name(plan, PyList_GET_ITEM(plan->names_holder, i)) < 0) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(plan->names_holder); i++) {
+        if (add_name(plan, PyTuple_GET_ITEM(plan->names_holder, i)) < 0) {
             return -1;
         }
     }
@@ -80,14 +81,14 @@ static int plan_groups(struct egmpy_put_plan *plan, struct egmpy_store *store,
     if (!config->group_ids) {
         return 0;
     }
-    if ((size_t)PyList_GET_SIZE(config->group_ids) != key_count) {
+    if ((size_t)PyTuple_GET_SIZE(config->group_ids) != key_count) {
         return egmpy_refuse(store, "ReplicateConfig: group_ids must have one entry per key");
     }
     plan->groups = Py_NewRef(config->group_ids);
     for (size_t i = 0; i < key_count; i++) {
         Py_ssize_t size;
         const char *group =
-            PyUnicode_AsUTF8AndSize(PyList_GET_ITEM(plan->groups, (Py_ssize_t)i), &size);
+            PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(plan->groups, (Py_ssize_t)i), &size);
         if (!group) {
             return -1;
         }
@@ -95,6 +96,20 @@ static int plan_groups(struct egmpy_put_plan *plan, struct egmpy_store *store,
             return egmpy_refuse(store, "ReplicateConfig: a group id contains a NUL character");
         }
     }
+    return 0;
+}
+
+static int plan_same_node(struct egmpy_put_plan *plan, struct egmpy_store *store,
+                          const struct egmpy_config *config, enum egmpy_put_kind kind)
+{
+    if (!config->prefer_alloc_in_same_node) {
+        return 0;
+    }
+    if (kind != EGMPY_PUT_NESTED || plan->options.replica_count != 1) {
+        return egmpy_refuse(store, "ReplicateConfig: prefer_alloc_in_same_node is for multi-buffer "
+                                   "puts of one replica");
+    }
+    plan->options.same_node = true;
     return 0;
 }
 
@@ -124,6 +139,9 @@ int egmpy_put_plan_init(struct egmpy_put_plan *plan, struct egmpy_store *store, 
     plan->options.data_type = (uint8_t)config->data_type;
     int r = plan_replicas(plan, store, config);
     if (r == 0) {
+        r = plan_same_node(plan, store, config, kind);
+    }
+    if (r == 0) {
         r = plan_soft_pin(plan, store, config);
     }
     if (r == 0) {
@@ -133,21 +151,6 @@ int egmpy_put_plan_init(struct egmpy_put_plan *plan, struct egmpy_store *store, 
         r = plan_names(plan, config);
     }
     return r;
-}
-
-int egmpy_put_plan_same_node(struct egmpy_put_plan *plan, struct egmpy_store *store,
-                             PyObject *object)
-{
-    if (!object || object == Py_None ||
-        !((const struct egmpy_config *)object)->prefer_alloc_in_same_node) {
-        return 0;
-    }
-    if (plan->options.replica_count != 1) {
-        return egmpy_refuse(store,
-                            "ReplicateConfig: prefer_alloc_in_same_node needs replica_num 1");
-    }
-    plan->options.same_node = true;
-    return 0;
 }
 
 void egmpy_put_plan_release(struct egmpy_put_plan *plan)

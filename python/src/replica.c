@@ -2,9 +2,10 @@
 /*
  * What get_replica_desc returns: ReplicaDescriptor -> MemoryDescriptor -> Descriptor, immutable.
  *
- * Every replica here is one in memory, so the other kinds answer False or raise. `buffer_address`
- * is the offset of the replica's first extent in its segment: there is no address in this process
- * to name, and upstream's value is not usable by callers either.
+ * Every replica here is one in memory, so the other kinds answer False or raise; DiskDescriptor is
+ * a name for callers' isinstance and type hints, without instances. `buffer_address` is the offset
+ * of the replica's first extent in its segment: there is no address in this process to name, and
+ * upstream's value is not usable by callers either.
  */
 #include "binding.h"
 
@@ -23,6 +24,11 @@ struct place {
     PyObject_HEAD uint64_t size;
     uint64_t buffer_address;
     PyObject *transport_endpoint; /* str */
+};
+
+struct disk {
+    PyObject_HEAD PyObject *file_path; /* str */
+    uint64_t object_size;
 };
 
 enum {
@@ -52,6 +58,12 @@ static void memory_dealloc(PyObject *self)
 static void place_dealloc(PyObject *self)
 {
     Py_XDECREF(((struct place *)self)->transport_endpoint);
+    free_instance(self);
+}
+
+static void disk_dealloc(PyObject *self)
+{
+    Py_XDECREF(((struct disk *)self)->file_path);
     free_instance(self);
 }
 
@@ -120,6 +132,12 @@ static PyMemberDef place_members[] = {
     {0},
 };
 
+static PyMemberDef disk_members[] = {
+    {"file_path", T_OBJECT_EX, offsetof(struct disk, file_path), READONLY, "where it lies"},
+    {"object_size", T_ULONGLONG, offsetof(struct disk, object_size), READONLY, "bytes"},
+    {0},
+};
+
 static PyType_Slot replica_slots[] = {
     {Py_tp_dealloc, (void *)replica_dealloc},
     {Py_tp_methods, replica_methods},
@@ -137,6 +155,12 @@ static PyType_Slot place_slots[] = {
     {Py_tp_dealloc, (void *)place_dealloc},
     {Py_tp_members, place_members},
     {Py_tp_repr, (void *)place_repr},
+    {0, NULL},
+};
+
+static PyType_Slot disk_slots[] = {
+    {Py_tp_dealloc, (void *)disk_dealloc},
+    {Py_tp_members, disk_members},
     {0, NULL},
 };
 
@@ -159,6 +183,13 @@ PyType_Spec egmpy_place_spec = {
     .basicsize = sizeof(struct place),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = place_slots,
+};
+
+PyType_Spec egmpy_disk_spec = {
+    .name = "mooncake.store.DiskDescriptor",
+    .basicsize = sizeof(struct disk),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = disk_slots,
 };
 
 static PyObject *create_place(struct egmpy_state *state, const struct egm_replica_info *info)

@@ -1,179 +1,79 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * MooncakeDistributedStore.setup in its two forms: seven positional arguments and some options, or
- * one dict.
- *
- * Both forms are read into one struct setup_args; what Mooncake's arguments mean here is decided
- * after that:
- *
- *   metadata_server, rdma_devices, engine, client_http_port
- *       accepted, without effect: the master is the only directory.
- *   local_buffer_size
- *       Only whether it is 0 matters: values are copied straight from and to the caller's memory,
- *       so there is no staging buffer to size. 0 disables the calls that take or return bytes, as
- *       it does upstream.
- *   global_segment_size
- *       Memory this process lends. Upstream takes 1 KiB and more, a provider needs 1 MiB, so less
- *       is rounded up.
- *   protocol "rpc_only"
- *       A requester that moves no data: the same session, its data path unused.
- *   SSD offload, client HTTP server
- *       Do not exist yet: a warning, and the store works without.
+ * one dict. Both are read into one struct egmpy_requester; requester.h says what they mean.
  *
  * A mistake of type is a TypeError; a value that cannot be used is -600 with the reason in
  * last_error(). Connecting happens without the GIL; a close() that comes meanwhile wins.
  */
-#include "base/detail.h"
-#include "base/parse.h"
-
 #include "binding.h"
+#include "requester.h"
 #include "session.h"
 
 #include <errno.h>
 #include <string.h>
-#include <strings.h>
-
-#define LOCAL_BUFFER_MAX_BYTES (1ull << 40)
-#define SEGMENT_MIN_BYTES (1ull << 20)
-#define SIZE_MIN_BYTES 1024ull
-#define DICT_SIZE_DEFAULT_BYTES (16ull << 20)
-#define MASTER_DEFAULT "127.0.0.1:50051"
 
 struct setup_args {
-    const char *hostname; /* texts are borrowed from the arguments or from `holder` */
-    const char *metadata_server;
-    const char *master;
-    const char *protocol;
-    const char *tenant;
-    uint64_t segment_bytes;
-    uint64_t local_buffer_bytes;
-    int wants_ssd;
-    int wants_http;
-    PyObject *holder; /* list of the str that the dict form made, or NULL */
+    struct egmpy_requester requester; /* texts are borrowed from the arguments or from `holder` */
+    PyObject *holder;                 /* list of the str that the dict form made, or NULL */
 };
+
+/* Leaves the text for last_error(). Returns code. */
+static int note_detail(struct egmpy_store *self, int code, const struct egm_detail *detail)
+{
+    egmpy_note(self, "%s", detail->text[0] ? detail->text : egm_strerror(code));
+    return code;
+}
 
 /* ---- the dict form ---- */
 
-enum option_kind {
-    OPTION_TEXT,
-    OPTION_SIZE,
-    OPTION_BOOL,
-    OPTION_PORT, /* checked, then ignored */
-    OPTION_IGNORED
-};
-
-struct option_row {
-    const char *name;
-    enum option_kind kind;
-    size_t offset;
-};
-
-static const struct option_row option_rows[] = {
-    {"local_hostname", OPTION_TEXT, offsetof(struct setup_args, hostname)},
-    {"metadata_server", OPTION_TEXT, offsetof(struct setup_args, metadata_server)},
-    {"global_segment_size", OPTION_SIZE, offsetof(struct setup_args, segment_bytes)},
-    {"local_buffer_size", OPTION_SIZE, offsetof(struct setup_args, local_buffer_bytes)},
-    {"protocol", OPTION_TEXT, offsetof(struct setup_args, protocol)},
-    {"rdma_devices", OPTION_IGNORED, 0},
-    {"master_server_addr", OPTION_TEXT, offsetof(struct setup_args, master)},
-    {"ipc_socket_path", OPTION_IGNORED, 0},
-    {"enable_ssd_offload", OPTION_BOOL, offsetof(struct setup_args, wants_ssd)},
-    {"ssd_offload_path", OPTION_IGNORED, 0},
-    {"tenant_id", OPTION_TEXT, offsetof(struct setup_args, tenant)},
-    {"enable_client_http_server", OPTION_BOOL, offsetof(struct setup_args, wants_http)},
-    {"client_http_port", OPTION_PORT, 0},
-};
-
-static const struct option_row *find_option(const char *name)
+/* Text without a NUL inside, borrowed from the str; NULL without an exception if there is none. */
+static const char *plain_text(PyObject *text)
 {
-    for (size_t i = 0; i < sizeof(option_rows) / sizeof(option_rows[0]); i++) {
-        if (strcmp(option_rows[i].name, name) == 0) {
-            return &option_rows[i];
-        }
+    Py_ssize_t size;
+    const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
+    if (!bytes && PyErr_ExceptionMatches(PyExc_UnicodeError)) {
+        PyErr_Clear();
     }
-    return NULL;
+    return bytes && strlen(bytes) == (size_t)size ? bytes : NULL;
 }
 
-static int read_size(struct egmpy_store *self, const struct option_row *row, const char *text,
-                     uint64_t *ret)
-{
-    if (strcasecmp(text, "infinite") == 0) {
-        *ret = UINT64_MAX;
-        return 0;
-    }
-    if (egm_parse_size(text, 0, UINT64_MAX, ret) < 0) {
-        return egmpy_refuse(self,
-                            "setup: %s is no size: '%.64s' (write 16777216, \"16MB\" or \"1.5GB\")",
-                            row->name, text);
-    }
-    return 0;
-}
-
-static int read_option(struct egmpy_store *self, const struct option_row *row, const char *text,
-                       struct setup_args *args)
-{
-    void *target = (char *)args + row->offset;
-    switch (row->kind) {
-    case OPTION_TEXT:
-        *(const char **)target = text;
-        return 0;
-    case OPTION_SIZE:
-        return read_size(self, row, text, target);
-    case OPTION_BOOL: {
-        bool value;
-        if (egm_parse_bool(text, &value) < 0) {
-            return egmpy_refuse(self, "setup: %s is neither true nor false: '%.64s'", row->name,
-                                text);
-        }
-        *(int *)target = value;
-        return 0;
-    }
-    case OPTION_PORT: {
-        uint64_t port;
-        if (egm_parse_u64(text, 0, UINT16_MAX, &port) < 0) {
-            return egmpy_refuse(self, "setup: %s is no port (0 to 65535): '%.64s'", row->name,
-                                text);
-        }
-        return 0;
-    }
-    case OPTION_IGNORED:
-        return 0;
-    }
-    return 0;
-}
-
-/* str(value), kept alive by the holder. */
+/* str(value), kept alive by the holder. NULL as plain_text, or with an exception. */
 static const char *stringify(struct setup_args *args, PyObject *value)
 {
     PyObject *text = PyObject_Str(value);
     int r = text ? PyList_Append(args->holder, text) : -1;
     Py_XDECREF(text);
-    return r == 0 ? PyUnicode_AsUTF8(text) : NULL;
+    return r == 0 ? plain_text(text) : NULL;
 }
 
 static int read_entry(struct egmpy_store *self, struct setup_args *args, PyObject *key,
                       PyObject *value)
 {
-    const char *name = PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : NULL;
+    const char *name = PyUnicode_Check(key) ? plain_text(key) : NULL;
     if (!name) {
-        PyErr_SetString(PyExc_TypeError, "setup(config): keys must be str");
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "setup(config): keys must be plain str");
+        }
         return -1;
     }
-    const struct option_row *row = find_option(name);
-    if (!row) {
+    const char *text = stringify(args, value);
+    if (!text) {
+        return PyErr_Occurred() ? -1 : egmpy_refuse(self, "setup: %s is no plain text", name);
+    }
+    struct egm_detail detail = {0};
+    int r = egmpy_requester_set(&args->requester, name, text, &detail);
+    if (r == EGM_E_NOT_FOUND) {
         return PyErr_WarnFormat(PyExc_UserWarning, 1,
                                 "setup(config): unknown key '%.100s' is ignored", name);
     }
-    const char *text = stringify(args, value);
-    return text ? read_option(self, row, text, args) : -1;
+    return r < 0 ? note_detail(self, r, &detail) : 0;
 }
 
 /* 0, EGM_E_INVALID (noted), or -1 with an exception. The dict is copied first: stringifying runs
  * Python code. */
 static int read_dict(struct egmpy_store *self, PyObject *dict, struct setup_args *args)
 {
-    args->segment_bytes = DICT_SIZE_DEFAULT_BYTES;
-    args->local_buffer_bytes = DICT_SIZE_DEFAULT_BYTES;
     args->holder = PyList_New(0);
     PyObject *entries = args->holder ? PyDict_Items(dict) : NULL;
     int r = entries ? 0 : -1;
@@ -182,11 +82,10 @@ static int read_dict(struct egmpy_store *self, PyObject *dict, struct setup_args
         r = read_entry(self, args, PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1));
     }
     Py_XDECREF(entries);
-    if (r == 0 && !args->hostname) {
-        r = egmpy_refuse(self, "setup: the config lacks %s", "local_hostname");
-    }
-    if (r == 0 && !args->metadata_server) {
-        r = egmpy_refuse(self, "setup: the config lacks %s", "metadata_server");
+    if (r == 0) {
+        struct egm_detail detail = {0};
+        r = egmpy_requester_is_whole(&args->requester, &detail);
+        r = r < 0 ? note_detail(self, r, &detail) : 0;
     }
     return r;
 }
@@ -209,13 +108,14 @@ static const char *const keywords[] = {"local_hostname",
                                        NULL};
 
 /* Frameworks probe which arguments exist by reading this text, so it says what upstream's would:
- * that the arguments are incompatible, which one, and the whole signature. */
+ * that the arguments are incompatible, which one, and the whole signature. Text that is no text (a
+ * NUL inside, a lone surrogate) is one of them, though Python calls it a ValueError. */
 static int refuse_arguments(void)
 {
     PyObject *type;
     PyObject *value;
     PyObject *traceback;
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_ValueError)) {
         return -1;
     }
     PyErr_Fetch(&type, &value, &traceback);
@@ -235,7 +135,7 @@ static int refuse_arguments(void)
     return -1;
 }
 
-static int read_arguments(PyObject *args, PyObject *kwargs, struct setup_args *ret)
+static int read_arguments(PyObject *args, PyObject *kwargs, struct egmpy_requester *ret)
 {
     const char *devices;
     const char *ssd_path = "";
@@ -264,62 +164,7 @@ static PyObject *dict_argument(PyObject *args, PyObject *kwargs)
     return candidate && PyDict_Check(candidate) ? candidate : NULL;
 }
 
-/* ---- what the arguments mean ---- */
-
-static int check_sizes(struct egmpy_store *self, const struct setup_args *args)
-{
-    if (args->segment_bytes > 0 && args->segment_bytes < SIZE_MIN_BYTES) {
-        return egmpy_refuse(self, "setup: %s must be 0 or at least 1 KiB", "global_segment_size");
-    }
-    if (args->local_buffer_bytes > 0 && args->local_buffer_bytes < SIZE_MIN_BYTES) {
-        return egmpy_refuse(self, "setup: %s must be 0 or at least 1 KiB", "local_buffer_size");
-    }
-    if (args->local_buffer_bytes > LOCAL_BUFFER_MAX_BYTES) {
-        return egmpy_refuse(self, "setup: %s may be at most 1 TiB", "local_buffer_size");
-    }
-    return 0;
-}
-
-static int choose_protocol(struct egmpy_store *self, const char *name, const char **ret)
-{
-    static const char *const wires[] = {"tcp", "rdma", "nvlink"};
-    if (name[0] == '\0' || strcasecmp(name, "rpc_only") == 0) {
-        *ret = NULL;
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof(wires) / sizeof(wires[0]); i++) {
-        if (strcasecmp(name, wires[i]) == 0) {
-            *ret = wires[i];
-            return 0;
-        }
-    }
-    return egmpy_refuse(self, "setup: unknown protocol '%.64s' (tcp, rdma, nvlink, rpc_only)",
-                        name);
-}
-
-static const char *text_or_null(const char *text)
-{
-    return text && text[0] != '\0' ? text : NULL;
-}
-
-static int make_options(struct egmpy_store *self, const struct setup_args *args,
-                        struct egm_store_options *ret)
-{
-    int r = check_sizes(self, args);
-    if (r < 0) {
-        return r;
-    }
-    *ret = (struct egm_store_options){
-        .master = text_or_null(args->master),
-        .hostname = text_or_null(args->hostname),
-        .tenant = text_or_null(args->tenant),
-        .segment_bytes = args->segment_bytes,
-    };
-    if (ret->segment_bytes > 0 && ret->segment_bytes < SEGMENT_MIN_BYTES) {
-        ret->segment_bytes = SEGMENT_MIN_BYTES;
-    }
-    return choose_protocol(self, args->protocol, &ret->protocol);
-}
+/* ---- opening ---- */
 
 /* Connects. With the GIL released; a failed open leaves its text in reterr. */
 static int open_session(const struct egm_store_options *options, struct egmpy_session **ret,
@@ -351,8 +196,7 @@ static int connect_store(struct egmpy_store *self, const struct egm_store_option
     PyEval_RestoreThread(thread);
     self->is_opening = false;
     if (r < 0) {
-        egmpy_note(self, "%s", detail.text[0] ? detail.text : egm_strerror(r));
-        return r;
+        return note_detail(self, r, &detail);
     }
     if (close_count != self->close_count) {
         thread = PyEval_SaveThread();
@@ -365,7 +209,7 @@ static int connect_store(struct egmpy_store *self, const struct egm_store_option
     return 0;
 }
 
-static int warn_about(const struct setup_args *args)
+static int warn_about(const struct egmpy_requester *args)
 {
     if (args->wants_ssd &&
         PyErr_WarnEx(PyExc_RuntimeWarning,
@@ -382,12 +226,13 @@ static int warn_about(const struct setup_args *args)
 }
 
 /* 0, an own code (noted), or -1 with an exception. */
-static int run_setup(struct egmpy_store *self, const struct setup_args *args)
+static int run_setup(struct egmpy_store *self, const struct egmpy_requester *args)
 {
     struct egm_store_options options;
-    int r = make_options(self, args, &options);
+    struct egm_detail detail = {0};
+    int r = egmpy_requester_options(args, &options, &detail);
     if (r < 0) {
-        return r;
+        return note_detail(self, r, &detail);
     }
     if (warn_about(args) < 0) {
         return -1;
@@ -403,12 +248,13 @@ static int run_setup(struct egmpy_store *self, const struct setup_args *args)
 PyObject *egmpy_setup(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     struct egmpy_store *self = (struct egmpy_store *)object;
-    struct setup_args parsed = {.master = MASTER_DEFAULT, .protocol = "tcp"};
+    struct setup_args parsed = {.holder = NULL};
     PyObject *dict = dict_argument(args, kwargs);
-    int r = dict ? read_dict(self, dict, &parsed) : read_arguments(args, kwargs, &parsed);
+    egmpy_requester_init(&parsed.requester);
+    int r = dict ? read_dict(self, dict, &parsed) : read_arguments(args, kwargs, &parsed.requester);
     if (r == 0) {
-        r = run_setup(self, &parsed);
+        r = run_setup(self, &parsed.requester);
     }
     Py_XDECREF(parsed.holder);
-    return r < 0 && PyErr_Occurred() ? NULL : PyLong_FromLongLong(egmpy_code(r));
+    return r < 0 && PyErr_Occurred() ? NULL : PyLong_FromLongLong(egmpy_code(EGMPY_CALL_OTHER, r));
 }

@@ -57,6 +57,9 @@ static _Thread_local struct {
 static int run_handlers(void *arg)
 {
     PyThreadState **thread = arg;
+    if (raised.type) {
+        return 1; /* the call waits once more on its way out; the first exception is to be seen */
+    }
     PyEval_RestoreThread(*thread);
     bool has_raised = PyErr_CheckSignals() < 0;
     if (has_raised) {
@@ -333,7 +336,7 @@ static PyMethodDef methods[] = {
         remove_by_regex,
         "remove_by_regex(regex_pattern, force=False): how many were removed, or a negative code."),
     METHOD(remove_all, "remove_all(force=False): how many were removed, or a negative code. With "
-                       "force=True a failure raises "
+                       "force=True a failure of an open store raises "
                        "RuntimeError: callers that force a reset do not look at the result, and a "
                        "code would pass for success."),
     METHOD(get_replica_desc, "get_replica_desc(key): list of ReplicaDescriptor, [] if missing."),

@@ -146,7 +146,7 @@ static PyObject *put_value(PyObject *object, PyObject *key, PyObject *parts, PyO
     views_release(&views);
     egmpy_batch_release(&batch);
     egmpy_put_plan_release(&plan);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(egmpy_code(r));
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(egmpy_code(EGMPY_CALL_PUT, r));
 }
 
 static PyObject *put_one(PyObject *self, PyObject *args, PyObject *kwargs, enum egmpy_put_kind kind)
@@ -271,11 +271,12 @@ static PyObject *put_batch(PyObject *object, PyObject *args, PyObject *kwargs,
     int64_t code = egmpy_batch_keys(&batch, keys);
     if (code == 0) {
         int r = prepare_batch(self, &batch, &plan, &views, values, config, kind);
-        code = egmpy_code(r);
+        code = egmpy_code(EGMPY_CALL_PUT, r);
     }
     if (code == 0) {
         run(self, &batch, &plan);
-        code = self->session ? egmpy_batch_first_error(&batch) : egmpy_code(EGM_E_CLOSED);
+        code = self->session ? egmpy_batch_first_error(&batch)
+                             : egmpy_code(EGMPY_CALL_PUT, EGM_E_CLOSED);
     }
     views_release(&views);
     egmpy_batch_release(&batch);

@@ -29,8 +29,10 @@ static const struct {
      "deadline of each call of the library, in ms; default 30000 (also `MC_RPC_TIMEOUT_MS`)"},
     {"EGMSTORE_COPY",
      "copy kernel instead of the one measured at start: `plain`, `nt`, `nt-sse2`, `nt-avx512`"},
-    {"MC_STORE_CLIENT_MIN_PORT", "first port a provider's name may get; default 12300"},
-    {"MC_STORE_CLIENT_MAX_PORT", "last port a provider's name may get; default 14300"},
+    {"MC_STORE_CLIENT_MIN_PORT",
+     "first port that the name of a provider or requester may get; default 12300"},
+    {"MC_STORE_CLIENT_MAX_PORT",
+     "last port that the name of a provider or requester may get; default 14300"},
     {"EGMSTORE_BINARY", "program that the Python package's console scripts run"},
 };
 

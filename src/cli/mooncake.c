@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Config file and leftovers of Mooncake's flags. The file is one JSON object; its keys are flag
- * names, its values strings, numbers or booleans, checked like the flags. YAML, which upstream also
- * reads, is not: it is told so. */
+/* Config file and leftovers of Mooncake's flags. */
 #include "cli/mooncake.h"
 
+#include "base/alloc.h"
 #include "base/assert.h"
 #include "base/log.h"
 
-#include <inttypes.h>
-#include <jansson.h>
+#include "cli/mooncake_config.h"
+
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,63 +19,50 @@ bool egm_mooncake_is_given(const struct egm_cli *cli, const char *name)
     return egm_options_source(&cli->options, name) != EGM_SOURCE_DEFAULT;
 }
 
-/* A scalar as a flag's text. False: not a scalar. */
-static bool text_of(const json_t *value, char *ret_text, size_t size)
+/* The whole file, at most CONFIG_MAX bytes. 0, -errno, or EGM_E_LIMIT. */
+static int read_file(const char *path, char **ret_text, size_t *ret_size)
 {
-    int n = -1;
+    FILE *file = fopen(path, "re");
+    char *text = file ? egm_alloc(CONFIG_MAX + 1) : NULL;
+    int r = !file ? -errno : !text ? -ENOMEM : 0;
 
-    if (json_is_string(value)) {
-        n = snprintf(ret_text, size, "%s", json_string_value(value));
-    } else if (json_is_boolean(value)) {
-        n = snprintf(ret_text, size, "%s", json_is_true(value) ? "true" : "false");
-    } else if (json_is_integer(value)) {
-        n = snprintf(ret_text, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
-    } else if (json_is_real(value)) {
-        n = snprintf(ret_text, size, "%.10f", json_real_value(value));
+    if (r == 0) {
+        *ret_size = fread(text, 1, CONFIG_MAX + 1, file);
+        r = ferror(file) ? -EIO : *ret_size > CONFIG_MAX ? EGM_E_LIMIT : 0;
     }
-    return n >= 0 && (size_t)n < size;
-}
-
-static int apply(struct egm_cli *cli, const char *path, json_t *root)
-{
-    struct egm_detail detail = {0};
-    char text[4096];
-    const char *key;
-    json_t *value;
-
-    json_object_foreach(root, key, value)
-    {
-        if (!text_of(value, text, sizeof(text))) {
-            return egm_cli_misuse(
-                cli, "bad value of '%.64s' in %s: expected a text, number or boolean", key, path);
-        }
-        if (egm_options_set(&cli->options, key, text, EGM_SOURCE_FILE, &detail) < 0) {
-            fprintf(stderr, "%s: %s: %s\n", cli->program, path, detail.text);
-            return EGM_EXIT_USAGE;
-        }
+    if (file) {
+        fclose(file);
     }
-    return EGM_EXIT_OK;
+    if (r < 0) {
+        egm_free(text);
+        return r;
+    }
+    *ret_text = text;
+    return 0;
 }
 
 static int read_config(struct egm_cli *cli)
 {
     const char *path = egm_options_text(&cli->options, "config-path");
-    json_error_t error;
+    struct egm_detail detail = {0};
+    char *text;
+    size_t size = 0;
 
     if (!path || !path[0]) {
         return EGM_EXIT_OK;
     }
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!root) {
-        return egm_cli_misuse(
-            cli, "cannot read --config-path %s as JSON: %s at line %d (YAML is not read)", path,
-            error.text, error.line);
+    int r = read_file(path, &text, &size);
+    if (r < 0) {
+        return egm_cli_misuse(cli, "cannot read --config-path %s: %s (at most %u bytes)", path,
+                              egm_strerror(r), CONFIG_MAX);
     }
-    int code = json_is_object(root)
-                   ? apply(cli, path, root)
-                   : egm_cli_misuse(cli, "--config-path %s does not hold a JSON object", path);
-    json_decref(root);
-    return code;
+    r = egm_mooncake_config_apply(&cli->options, text, size, &detail);
+    egm_free(text);
+    if (r < 0) {
+        fprintf(stderr, "%s: %s: %s\n", cli->program, path, detail.text); /* has its own hint */
+        return EGM_EXIT_USAGE;
+    }
+    return EGM_EXIT_OK;
 }
 
 static void apply_log_level(const struct egm_cli *cli)

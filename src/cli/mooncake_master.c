@@ -9,7 +9,6 @@
  * obeyed); and cluster_id is not checked against peers, because Mooncake's clients do not send one
  * (EGMSTORE_CLUSTER is).
  */
-#include "base/assert.h"
 #include "base/log.h"
 
 #include "cli/master_process.h"
@@ -32,89 +31,18 @@
 
 static const struct egm_option rows[] = {
     EGM_MOONCAKE_COMMON_ROWS,
-    {.name = "rpc-port",
-     .placeholder = "port",
-     .type = EGM_OPTION_U64,
-     .default_text = "0",
-     .max = 65535,
-     .help = "TCP port of the protocol; 0: --port's",
-     .group = "Network"},
-    {.name = "port",
-     .placeholder = "port",
-     .type = EGM_OPTION_U64,
-     .default_text = "50051",
-     .max = 65535,
-     .help = "old name of --rpc-port",
-     .group = "Network"},
-    {.name = "rpc-address",
-     .placeholder = "address",
-     .type = EGM_OPTION_STRING,
-     .min = 1,
-     .max = 255,
-     .help = "address to listen on; not given: 127.0.0.1, with a warning",
-     .group = "Network"},
-    {.name = "metrics-port",
-     .placeholder = "port",
-     .type = EGM_OPTION_U64,
-     .default_text = "9003",
-     .max = 65535,
-     .help = "HTTP port for /metrics, /health and queries; 0 turns it off",
-     .group = "Network"},
-    {.name = "metrics-host",
-     .placeholder = "address",
-     .type = EGM_OPTION_STRING,
-     .min = 1,
-     .max = 255,
-     .help = "address of the HTTP port; not given: 127.0.0.1",
-     .group = "Network"},
-    {.name = "default-kv-lease-ttl",
-     .placeholder = "duration",
-     .type = EGM_OPTION_DURATION_MS,
-     .default_text = "10000",
-     .max = 86400000,
-     .unit = "ms",
-     .help =
-         "how long an object that was read or asked for is kept from eviction and unforced removal",
-     .group = "Leases"},
-    {.name = "default-kv-soft-pin-ttl",
-     .placeholder = "duration",
-     .type = EGM_OPTION_DURATION_MS,
-     .default_text = "1800000",
-     .max = 86400000,
-     .unit = "ms",
-     .help = "how long a soft pin without a time of its own holds",
-     .group = "Leases"},
-    {.name = "client-ttl",
-     .aliases = "client-live-ttl-sec",
-     .placeholder = "seconds",
-     .type = EGM_OPTION_U64,
-     .default_text = "10",
-     .min = 1,
-     .max = 3600,
-     .unit = "s",
-     .help = "silence after which a requester or a lost provider is given up",
-     .group = "Leases"},
-    {.name = "put-start-discard-timeout-sec",
-     .placeholder = "seconds",
-     .type = EGM_OPTION_U64,
-     .default_text = "30",
-     .min = 1,
-     .max = 3600,
-     .unit = "s",
-     .help = "time after which an unfinished put is given up",
-     .group = "Leases"},
-    {.name = "eviction-high-watermark-ratio",
-     .placeholder = "ratio",
-     .type = EGM_OPTION_DOUBLE,
-     .default_text = "0.95",
-     .max = 1,
-     .help = "share of the pool above which objects are evicted",
-     .group = "Eviction"},
-    {.name = "allow-evict-soft-pinned-objects",
-     .type = EGM_OPTION_BOOL,
-     .default_text = "true",
-     .help = "evict soft-pinned objects when nothing else is left",
-     .group = "Eviction"},
+    EGM_MASTER_PORT("rpc-port", NULL, "0", "TCP port of the protocol; 0: --port's"),
+    EGM_MASTER_PORT("port", NULL, "50051", "old name of --rpc-port"),
+    EGM_MASTER_HOST("rpc-address", NULL,
+                    "address to listen on; not given: 127.0.0.1, with a warning"),
+    EGM_MASTER_ROW_METRICS_PORT,
+    EGM_MASTER_HOST("metrics-host", NULL, "address of the HTTP port; not given: 127.0.0.1"),
+    EGM_MASTER_ROW_HOLD("default-kv-lease-ttl", NULL, "10000"),
+    EGM_MASTER_ROW_SESSION_S("client-ttl", "client-live-ttl-sec", "10"),
+    EGM_MASTER_ROW_PUT_S("put-start-discard-timeout-sec", "30"),
+    EGM_MASTER_ROW_WATERMARK("eviction-high-watermark-ratio", NULL),
+    EGM_MASTER_ROW_SOFT_PIN("default-kv-soft-pin-ttl", "1800000"),
+    EGM_MASTER_ROW_EVICT_SOFT_PINNED("allow-evict-soft-pinned-objects"),
     {.name = "enable-metric-reporting",
      .type = EGM_OPTION_BOOL,
      .default_text = "true",
@@ -244,8 +172,6 @@ static void warn_of_missing(const struct egm_options *o)
 static int run(struct egm_cli *cli)
 {
     const struct egm_options *o = &cli->options;
-    char rpc[EGM_ADDRESS_TEXT];
-    char http[EGM_ADDRESS_TEXT];
     int code;
 
     if (!egm_mooncake_begin(cli, &code)) {
@@ -253,41 +179,29 @@ static int run(struct egm_cli *cli)
     }
     const char *host = egm_options_text(o, "rpc-address");
     const char *http_host = egm_options_text(o, "metrics-host");
-    uint64_t port = egm_options_u64(o, "rpc-port") ? egm_options_u64(o, "rpc-port")
-                                                   : egm_options_u64(o, "port");
-    uint64_t metrics_port = egm_options_u64(o, "metrics-port");
-    code = egm_master_process_address(
-        cli, "rpc-address", (struct egm_listen_at){host ? host : LOOPBACK, port}, rpc, sizeof(rpc));
-    if (code == EGM_EXIT_OK) {
-        code = egm_master_process_address(
-            cli, "metrics-host",
-            (struct egm_listen_at){http_host ? http_host : LOOPBACK, metrics_port}, http,
-            sizeof(http));
-    }
-    if (code != EGM_EXIT_OK) {
-        return code;
-    }
+    const char *cluster = getenv("EGMSTORE_CLUSTER");
+    uint64_t port = egm_options_u64(o, "rpc-port");
+    struct egm_master_process process = {
+        .names = {.hold = "default-kv-lease-ttl",
+                  .session = "client-ttl",
+                  .put_timeout = "put-start-discard-timeout-sec",
+                  .soft_pin = "default-kv-soft-pin-ttl",
+                  .watermark = "eviction-high-watermark-ratio",
+                  .evict_soft_pinned = "allow-evict-soft-pinned-objects"},
+        .rpc = {"rpc-address", host ? host : LOOPBACK, port ? port : egm_options_u64(o, "port")},
+        .http = {"metrics-host", http_host ? http_host : LOOPBACK,
+                 egm_options_u64(o, "metrics-port")},
+        .cluster = cluster && cluster[0] ? cluster : NULL,
+        .report_ms = egm_options_bool(o, "enable-metric-reporting") ? 10000 : 0,
+    };
+
     if (!host) {
         egm_warn("listening on " LOOPBACK
                  " only, because peers are not authenticated; give --rpc_address=0.0.0.0 (and "
                  "--metrics_host) to serve other hosts, continuing");
     }
     warn_of_missing(o);
-    const char *cluster = getenv("EGMSTORE_CLUSTER");
-    struct egm_master_daemon_options options = {
-        .rpc_address = rpc,
-        .http_address = metrics_port ? http : NULL,
-        .takes_signals = true,
-        .report_ms = egm_options_bool(o, "enable-metric-reporting") ? 10000 : 0,
-        .core = egm_master_defaults()};
-    options.core.cluster = cluster && cluster[0] ? cluster : options.core.cluster;
-    options.core.hold_ms = egm_options_u64(o, "default-kv-lease-ttl");
-    options.core.session_ttl_ms = egm_options_u64(o, "client-ttl") * 1000;
-    options.core.put_timeout_ms = egm_options_u64(o, "put-start-discard-timeout-sec") * 1000;
-    options.core.soft_pin_ttl_ms = egm_options_u64(o, "default-kv-soft-pin-ttl");
-    options.core.high_watermark = egm_options_double(o, "eviction-high-watermark-ratio");
-    options.core.evict_soft_pinned = egm_options_bool(o, "allow-evict-soft-pinned-objects");
-    return egm_master_process_run(cli, &options);
+    return egm_master_process_run(cli, &process);
 }
 
 const struct egm_command egm_command_mooncake_master = {

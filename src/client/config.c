@@ -4,6 +4,7 @@
  * EGMSTORE_DEADLINE_MS, MC_RPC_TIMEOUT_MS   deadline of a call, ms, above options.deadline_ms
  * EGMSTORE_MAP, MC_STORE_MEMCPY             false: no shared mappings
  * EGMSTORE_CLUSTER                          id of master and providers; default "egmstore"
+ * MC_STORE_CLIENT_MIN_PORT, .._MAX_PORT     ports for a name that brings none (os/host.h)
  *
  * A bad value gives one warning and counts as not set. */
 #include "base/assert.h"
@@ -14,12 +15,9 @@
 #include "os/clock.h"
 #include "os/host.h"
 
-#include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -159,47 +157,40 @@ static int set_master(struct egm_client_config *config, const char *master,
 
 /* ---- our name ---- */
 
-/* A number that no other process of this host uses in its name: a port that we hold but do not
- * listen at. */
-static int reserve_port(int *ret_fd, uint16_t *ret_port)
+/* The port is a number that no other process of this host has in its name: we hold it, and do not
+ * listen there. */
+static int take_port(void *arg, uint16_t port)
 {
-    struct sockaddr_in sa = {.sin_family = AF_INET};
-    socklen_t size = sizeof(sa);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct egm_client_config *config = arg;
+    int fd = egm_host_hold_port(port);
 
     if (fd < 0) {
-        return -errno;
+        return fd;
     }
-    if (bind(fd, (const struct sockaddr *)&sa, sizeof(sa)) < 0 ||
-        getsockname(fd, (struct sockaddr *)&sa, &size) < 0 || egm_child_track(fd) < 0) {
-        int r = -errno;
+    int r = egm_child_track(fd);
+    if (r < 0) {
         close(fd);
         return r;
     }
-    *ret_fd = fd;
-    *ret_port = ntohs(sa.sin_port);
+    config->name_fd = fd;
     return 0;
 }
 
 static int set_name(struct egm_client_config *config, const char *wanted, struct egm_detail *reterr)
 {
-    struct egm_address address = {0};
-    char host[256];
+    char text[EGM_ADDRESS_TEXT];
+    struct egm_address address;
+    int r = egm_host_name(wanted, text, sizeof(text), reterr);
 
-    if (wanted[0] && egm_parse_address(wanted, &address) < 0) {
-        return egm_fail(reterr, EGM_E_INVALID, "open", "'%.200s' is not a host name or host:port",
-                        wanted);
-    }
-    int r = egm_host_name(address.host, host, sizeof(host), reterr);
     if (r < 0) {
         return r;
     }
-    memcpy(address.host, host, sizeof(host));
+    r = egm_parse_address(text, &address);
+    EGM_ASSERT(r == 0); /* it was made of one */
     if (!address.has_port) {
-        r = reserve_port(&config->name_fd, &address.port);
+        r = egm_host_name_port(take_port, config, &address.port, reterr);
         if (r < 0) {
-            return egm_fail(reterr, r, "open", "cannot reserve a port for this store's name: %s",
-                            strerror(-r));
+            return r;
         }
         address.has_port = true;
     }

@@ -34,6 +34,8 @@
 
 #define NAME_NS EGM_NS_PER_S
 #define BOOT_ID_PATH "/proc/sys/kernel/random/boot_id"
+#define NAME_PORT_MIN 12300
+#define NAME_PORT_MAX 14300
 
 /* FNV-1a, then a finishing mix so that close texts differ in all bits. */
 static uint64_t hash_text(const char *text, size_t size)
@@ -197,6 +199,63 @@ static bool is_wildcard(const char *host)
     }
     return false;
 }
+
+/* ---- the port of a name ---- */
+
+static uint64_t port_from_env(const char *name, uint64_t or_else)
+{
+    uint64_t port = or_else;
+
+    egm_ignore(egm_parse_u64(getenv(name), 1, UINT16_MAX, &port), "the default then");
+    return port;
+}
+
+int egm_host_name_port(int (*take)(void *arg, uint16_t port), void *arg, uint16_t *ret_port,
+                       struct egm_detail *reterr)
+{
+    uint64_t min = port_from_env("MC_STORE_CLIENT_MIN_PORT", NAME_PORT_MIN);
+    uint64_t max = port_from_env("MC_STORE_CLIENT_MAX_PORT", NAME_PORT_MAX);
+    int r = -EADDRINUSE;
+
+    if (max < min) {
+        max = min;
+    }
+    uint64_t count = max - min + 1;
+    /* Starts of many processes at once rarely meet when each begins somewhere else. */
+    uint64_t start = egm_random_u64() % count;
+    for (uint64_t i = 0; i < count && (r == -EADDRINUSE || r == -EACCES); i++) {
+        uint16_t port = (uint16_t)(min + (start + i) % count);
+        r = take(arg, port);
+        if (r >= 0) {
+            *ret_port = port;
+            return 0;
+        }
+    }
+    return egm_fail(reterr, r, "name",
+                    "no free port in %llu..%llu for the published name: %s; set "
+                    "MC_STORE_CLIENT_MIN_PORT and MC_STORE_CLIENT_MAX_PORT",
+                    (unsigned long long)min, (unsigned long long)max, egm_strerror(r));
+}
+
+int egm_host_hold_port(uint16_t port)
+{
+    struct sockaddr_in sa = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0) {
+        return -errno;
+    }
+    /* without SO_REUSEADDR, so that nobody else can bind it */
+    if (bind(fd, (const struct sockaddr *)&sa, sizeof(sa)) < 0) {
+        int r = -errno;
+        close(fd);
+        return r;
+    }
+    return fd;
+}
+
+/* ---- the name ---- */
 
 int egm_host_name(const char *wanted, char *ret_name, size_t size, struct egm_detail *reterr)
 {

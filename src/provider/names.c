@@ -14,44 +14,12 @@
 #include "os/host.h"
 #include "provider/shell.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#define NAME_PORT_MIN 12300
-#define NAME_PORT_MAX 14300
 #define LOOPBACK "127.0.0.1"
-
-static uint64_t port_from_env(const char *name, uint64_t or_else)
-{
-    uint64_t port = or_else;
-
-    egm_ignore(egm_parse_u64(getenv(name), 1, UINT16_MAX, &port), "the default then");
-    return port;
-}
-
-/* Binds without listening, and without SO_REUSEADDR, so that nobody else can bind it. */
-static int bind_only(uint16_t port)
-{
-    struct sockaddr_in sa = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    if (fd < 0) {
-        return -errno;
-    }
-    if (bind(fd, (const struct sockaddr *)&sa, sizeof(sa)) < 0) {
-        int r = -errno;
-        close(fd);
-        return r;
-    }
-    return fd;
-}
 
 static int listen_port(uint16_t port, int *ret_fd, char *ret_address)
 {
@@ -61,35 +29,20 @@ static int listen_port(uint16_t port, int *ret_fd, char *ret_address)
     return egm_net_listen(address, ret_fd, ret_address, EGM_ADDRESS_TEXT, NULL);
 }
 
-/* A free port of the range: listening, or only bound when there is to be no data port. */
-static int take_name_port(struct egm_provider *p, bool has_data, uint16_t *ret_port,
-                          struct egm_detail *reterr)
+static int take_listening(void *arg, uint16_t port)
 {
-    uint64_t min = port_from_env("MC_STORE_CLIENT_MIN_PORT", NAME_PORT_MIN);
-    uint64_t max = port_from_env("MC_STORE_CLIENT_MAX_PORT", NAME_PORT_MAX);
-    int r = -EADDRINUSE;
+    struct egm_provider *p = arg;
 
-    if (max < min) {
-        max = min;
-    }
-    uint64_t count = max - min + 1;
-    /* Starts of many processes at once rarely meet when each begins somewhere else. */
-    uint64_t start = egm_random_u64() % count;
-    for (uint64_t i = 0; i < count && (r == -EADDRINUSE || r == -EACCES); i++) {
-        uint16_t port = (uint16_t)(min + (start + i) % count);
-        if (has_data) {
-            r = listen_port(port, &p->tcp_listener.fd, p->data_address);
-        } else {
-            r = bind_only(port);
-            p->reserved_fd = r < 0 ? -1 : r;
-        }
-        if (r >= 0) {
-            *ret_port = port;
-            return 0;
-        }
-    }
-    return egm_fail(reterr, r, "name", "no free port in %llu..%llu for the provider's name: %s",
-                    (unsigned long long)min, (unsigned long long)max, egm_strerror(r));
+    return listen_port(port, &p->tcp_listener.fd, p->data_address);
+}
+
+static int take_held(void *arg, uint16_t port)
+{
+    struct egm_provider *p = arg;
+    int fd = egm_host_hold_port(port);
+
+    p->reserved_fd = fd < 0 ? -1 : fd;
+    return fd;
 }
 
 /* A data port where the user said. Published is an address that others can connect to. */
@@ -135,7 +88,8 @@ int egm_shell_names(struct egm_provider *p, const struct egm_provider_options *o
     if (data && data[0] && has_data) {
         r = open_wanted(p, data, name.host, &port, reterr);
     } else if (!name.has_port) {
-        r = take_name_port(p, has_data, &port, reterr);
+        /* listening, or only held when there is to be no data port */
+        r = egm_host_name_port(has_data ? take_listening : take_held, p, &port, reterr);
     } else if (has_data) {
         r = listen_port(name.port, &p->tcp_listener.fd, p->data_address);
         if (r < 0) {

@@ -104,6 +104,9 @@ def test_config_file_gives_what_the_command_line_does_not(programs):
     done = programs.run(f"--config_path={config}", **MASTER)
     assert done.returncode == 2 and "YAML" in done.stderr
     assert programs.run("--config_path=/does/not/exist", **MASTER).returncode == 2
+    config.write_text(json.dumps({"rpc_port": port}) + " " * (1 << 20))
+    done = programs.run(f"--config_path={config}", **MASTER)
+    assert done.returncode == 2 and "at most" in done.stderr
 
 
 def test_master_starts_without_names(programs):

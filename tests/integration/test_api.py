@@ -112,6 +112,7 @@ def test_setup_positional_keyword_and_dict(cluster1):
         out["dict health"] = s.health_check()
         s.close()
         out["requester"] = s.setup("127.0.0.1", "", 0, 0, "tcp", "", address)
+        out["requester name"] = s.get_hostname()
         s.close()
         out["rdma"] = s.setup("127.0.0.1", "P2PHANDSHAKE", 0, MiB, "rdma", "mlx5_0,mlx5_1", address)
         s.close()
@@ -136,6 +137,7 @@ def test_setup_positional_keyword_and_dict(cluster1):
     assert out["positional"] == 0 and out["health"] == 0 and out["put"] == (0, b"v")
     host, port = out["name"].rsplit(":", 1)
     assert host == "127.0.0.1" and 12300 <= int(port) <= 14300
+    assert 12300 <= int(out["requester name"].rsplit(":", 1)[1]) <= 14300
     assert out["close"] == (0, 0, 1)
     assert out["keyword"] == 0 and out["gone"] == b"" and out["again"] == (0, b"w")
     assert (out["dict"], out["dict health"], out["requester"], out["rdma"], out["optional"]) == (0, 0, 0, 0, 0)

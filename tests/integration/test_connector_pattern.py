@@ -11,6 +11,7 @@ import hashlib
 
 import pytest
 
+from harness.cluster import wait_for
 from harness.pattern import MiB
 
 # name: (layers, segment bytes, blocks per prompt, prompts): one key is `layers` segments of `segment` bytes
@@ -198,3 +199,32 @@ def test_lookup_of_a_whole_128k_prompt(cluster1, long):
     exist, seconds = A.do(look, keys)
     assert exist == [1] * len(stored) + [0] * (count - len(stored))
     assert seconds < 2.0
+
+
+def encoder_cache_calls(w, key, size):
+    """A save and a load as the encoder-cache connector makes them (§1.4): header and payload in two segments."""
+    b = w.buf(size)
+    put = w.store.batch_put_from_multi_buffers([key], [[b.ptr, b.ptr + 64]], [[64, size - 64]])
+    got = w.store.batch_get_into([key], [b.ptr], [size])
+    assert type(put) is list and type(got) is list and type(put[0]) is type(got[0]) is int
+    return put[0], got[0]
+
+
+@pytest.mark.watchdog(120)
+def test_encoder_cache_meets_only_codes_it_takes(cluster):
+    """Codes outside these sets take the worker down."""
+    puts, gets = {0, -200, -703, -704, -705, -900, -901, -1700}, {-200, -703, -704, -705, -900, -901, -600, -702, -707}
+    master = cluster.master()
+    C = cluster.client("C")
+    assert C.do(encoder_cache_calls, "nobody", 4096) == (-200, -704)
+    A = cluster.store("A", segment=64 * MiB)
+    wait_for(lambda: C.do(encoder_cache_calls, "k", 4096) == (0, 4096), 10, "a put with the new provider")
+    put, got = C.do(encoder_cache_calls, "huge", 65 * MiB)
+    assert (put, got) == (-200, -704), "larger than any provider"
+    A.kill()
+    for i in range(5):
+        put, got = C.do(encoder_cache_calls, f"dead{i}", 4096, limit=60)
+        assert put in puts and (got == 4096 or got in gets), ("owner gone", put, got)
+    master.kill()
+    put, got = C.do(encoder_cache_calls, "alone", 4096, limit=90)
+    assert put in puts - {0} and got in gets, ("master gone", put, got)

@@ -187,10 +187,24 @@ def test_same_node_is_for_multi_buffer_puts_of_one_replica(store, memory, fake):
     arguments = (["k"], [[memory.address]], [[1]])
     assert store.batch_put_from_multi_buffers(*arguments, config) == [0]
     assert fake.seen.same_node == 1
+    flat = (["k2"], [memory.address], [1], config)
+    assert store.put("k2", b"v", config) == store.put_parts("k2", b"v", config=config) == -600
+    assert store.put_from("k2", memory.address, 1, config) == -600
+    assert store.put_batch(["k2"], [b"v"], config) == -600
+    assert store.batch_put_from(*flat) == store.batch_upsert_from(*flat) == [-600]
+    assert store.upsert("k2", b"v", config) == store.upsert_batch(["k2"], [b"v"], config) == -600
+    assert store.upsert_from("k2", memory.address, 1, config) == -600
+    assert store.is_exist("k2") == 0
     config.replica_num = 2
     assert store.batch_put_from_multi_buffers(*arguments, config) == [-600]
-    assert store.put("k2", b"v", config) == 0
-    assert fake.seen.same_node == 0
+    assert "same_node" in store.last_error()
+
+
+def test_preferred_names_that_name_nobody_are_passed_over(store, fake, config):
+    config.preferred_segments = ["", "a\0b:1", "x" * 300, "a:1", *(f"b:{i}" for i in range(1, 40))]
+    assert store.put("k", b"v", config) == 0
+    names = fake.seen.preferred.decode().split(",")
+    assert names == ["a:1", *(f"b:{i}" for i in range(1, 16))]
 
 
 def test_enums_are_int_enums_with_the_contracts_numbers():

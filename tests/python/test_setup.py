@@ -150,9 +150,32 @@ def test_dict_form_warns_about_unknown_keys_and_goes_on(closed):
         assert closed.setup({**CONFIG, "warp_drive": "on"}) == 0
 
 
+@pytest.mark.parametrize("text", ["h\0x", "h\ud800"])
+def test_text_that_is_no_text_is_refused(closed, text, fake):
+    for position in (0, 1, 4, 5, 6):
+        args = list(SETUP)
+        args[position] = text
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            closed.setup(*args)
+    assert closed.setup({**CONFIG, "local_hostname": text}) == -600
+    assert closed.setup({**CONFIG, "global_segment_size": f"16MB{text}"}) == -600
+    assert "global_segment_size is no plain text" in closed.last_error()
+    assert fake.open_stores() == 0
+
+
+def test_dict_form_lets_exceptions_of_values_pass(closed):
+    class Broken:
+        def __str__(self):
+            raise KeyError("broken")
+
+    with pytest.raises(KeyError):
+        closed.setup({**CONFIG, "tenant_id": Broken()})
+
+
 def test_dict_form_refuses_keys_that_are_no_text(closed):
-    with pytest.raises(TypeError):
-        closed.setup({**CONFIG, 7: "on"})
+    for key in (7, "tenant_id\0", "\ud800"):
+        with pytest.raises(TypeError):
+            closed.setup({**CONFIG, key: "on"})
 
 
 def test_features_that_do_not_exist_warn_and_the_store_opens(closed):
