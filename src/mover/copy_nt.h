@@ -9,6 +9,7 @@
 
 #include <cpuid.h>
 #include <immintrin.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -52,12 +53,18 @@ static void kernel_settle(void)
     _mm_sfence();
 }
 
-/* CLFLUSHOPT, for which the compiler's own question about the CPU has no name. */
+/* CLFLUSHOPT, for which the compiler's own question about the CPU has no name. Asked once: in a
+ * virtual machine the question is slow. */
 static bool has_weak_flush(void)
 {
+    static _Atomic int known; /* 0: not yet; 1: no; 2: yes. relaxed: each thread finds the same */
     unsigned a, b, c, d;
 
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && b >> 23 & 1;
+    if (atomic_load_explicit(&known, memory_order_relaxed) == 0) {
+        bool has = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 23 & 1) != 0;
+        atomic_store_explicit(&known, has ? 2 : 1, memory_order_relaxed);
+    }
+    return atomic_load_explicit(&known, memory_order_relaxed) == 2;
 }
 
 /* Measured: 8 MiB take 0.4 ms; flushes that wait for each other take 20 ms. */

@@ -26,7 +26,7 @@
 #define HELPERS_MAX (EGM_COPY_TEAM_MAX - 1u)
 
 #define GAIN_LEAST 1.2
-#define ROUNDS 7u             /* per step; their median decides */
+#define ROUNDS 11u            /* per step; their median decides */
 #define ROUNDS_SPOILT_MAX 15u /* then the host is too busy to tell */
 /* A program that ends right after its batch is not held up by a measurement. */
 #define QUIET_NS (3 * EGM_NS_PER_MS)
@@ -72,6 +72,7 @@ struct team {
     /* "": none. Kept, because helpers must not read the environment, which the program may be
      * changing. */
     char slots_path[SLOTS_PATH_SIZE];
+    unsigned slot_count; /* of the host */
     struct egm_copy_team_choice choice;
     struct egm_link jobs;
     uint64_t batch_count;   /* large batches begun */
@@ -103,6 +104,7 @@ static void in_child(void)
 
     fresh.asked_count = team.asked_count;
     memcpy(fresh.slots_path, team.slots_path, sizeof(fresh.slots_path));
+    fresh.slot_count = team.slot_count;
     fresh.choice = team.choice;
     team = fresh;
 }
@@ -132,16 +134,9 @@ static int open_slots(void)
     return fd;
 }
 
-static unsigned slot_count(void)
-{
-    return (unsigned)egm_max_u64(egm_cpus_online() / 2, 1);
-}
-
 /* A free slot, locked, or a negative code. `hint` spreads those who look. */
-static int64_t take_slot(int fd, unsigned hint)
+static int64_t take_slot(int fd, unsigned count, unsigned hint)
 {
-    unsigned count = slot_count();
-
     for (unsigned i = 0; fd >= 0 && i < count; i++) {
         unsigned slot = (hint + i) % count;
         if (egm_lock_set(fd, slot) == 0) {
@@ -169,8 +164,9 @@ static void help(struct job *job, int fd, unsigned hint)
 {
     job->wanted_count--;
     job->inside_count++;
+    unsigned slot_count = team.slot_count;
     pthread_mutex_unlock(&team.lock);
-    int64_t slot = take_slot(fd, hint);
+    int64_t slot = take_slot(fd, slot_count, hint);
     if (slot >= 0) {
         job->work(job->arg, job->thread_count);
         egm_lock_clear(fd, (uint64_t)slot);
@@ -261,10 +257,10 @@ void egm_copy_team_run_with(unsigned thread_count, egm_copy_work_fn work, void *
     }
 }
 
-/* The most threads that a batch of this thread can have. */
+/* The most threads that a batch of this thread can have. Under lock. */
 static unsigned thread_max(void)
 {
-    uint64_t here = egm_min_u64(egm_cpus_allowed(), slot_count() + 1);
+    uint64_t here = egm_min_u64(egm_cpus_allowed(), team.slot_count + 1u);
 
     return (unsigned)egm_min_u64(here, EGM_COPY_TEAM_MAX);
 }
@@ -483,6 +479,7 @@ int egm_copy_team_configure(void)
 {
     const char *text = getenv("EGMSTORE_COPY_THREADS");
     char folder[SLOTS_PATH_SIZE - 32], path[SLOTS_PATH_SIZE] = "";
+    unsigned slot_count = (unsigned)egm_max_u64(egm_cpus_online() / 2, 1);
     uint64_t count = 0;
 
     if (text && text[0] && strcmp(text, "auto") != 0 &&
@@ -494,6 +491,7 @@ int egm_copy_team_configure(void)
     }
     pthread_mutex_lock(&team.lock);
     memcpy(team.slots_path, path, sizeof(path));
+    team.slot_count = slot_count;
     if (team.asked_count != count) {
         team.asked_count = (unsigned)count;
         team.choice = (struct egm_copy_team_choice){0};
