@@ -154,6 +154,7 @@ struct egm_store_counters {
     uint64_t map_bytes_in, map_bytes_out, tcp_bytes_in, tcp_bytes_out; /* in: into the pool */
     uint64_t puts, gets, put_failures, get_failures;                   /* objects */
     uint64_t checksum_failures, stale_reads, fallbacks;
+    uint64_t copy_threads; /* of a large batch, of the process; 0: not measured yet */
 };
 EGM_EXPORT void egm_store_read_counters(struct egm_store *store,
                                         struct egm_store_counters *ret_counters);

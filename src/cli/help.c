@@ -29,6 +29,12 @@ static const struct {
      "deadline of each call of the library, in ms; default 30000 (also `MC_RPC_TIMEOUT_MS`)"},
     {"EGMSTORE_COPY",
      "copy kernel instead of the one measured at start: `plain`, `nt`, `nt-sse2`, `nt-avx512`"},
+    {"EGMSTORE_COPY_THREADS",
+     "threads that copy a batch of 8 MiB and more through shared memory; `1` turns helpers off; "
+     "default `auto` (or `0`): measured once per process, after its first such batch, and more "
+     "than one only where that gains at least 20 %. Never more than 16, the CPUs that the process "
+     "may use, or one plus half of the host's CPUs, and all processes of a host together have "
+     "helpers for half of its CPUs"},
     {"MC_STORE_CLIENT_MIN_PORT",
      "first port that the name of a provider or requester may get; default 12300"},
     {"MC_STORE_CLIENT_MAX_PORT",

@@ -5,6 +5,8 @@
 #include "cli/cli.h"
 #include "mover/checksum.h"
 #include "mover/copy.h"
+#include "mover/copy_team.h"
+#include "os/clock.h"
 #include "os/host.h"
 #include "wire/messages.h"
 
@@ -90,6 +92,28 @@ static void add_host(struct facts *facts)
     add(facts, "cluster", "%s", cluster && cluster[0] ? cluster : "egmstore");
 }
 
+static void add_copy_threads(struct facts *facts)
+{
+    struct egm_copy_team_choice choice;
+
+    if (egm_copy_team_configure() < 0) {
+        add(facts, "copy_threads", "EGMSTORE_COPY_THREADS is not usable here, 1 is used");
+        return;
+    }
+    egm_copy_team_measure(egm_clock_ns() + 2 * EGM_NS_PER_S);
+    egm_copy_team_read(&choice);
+    if (choice.thread_count == 0) {
+        add(facts, "copy_threads", "1: the host is too busy to measure more");
+    } else if (choice.is_given) {
+        add(facts, "copy_threads", "%u (EGMSTORE_COPY_THREADS)", choice.thread_count);
+    } else if (choice.tried_count == 0) {
+        add(facts, "copy_threads", "1: there is one CPU for us");
+    } else {
+        add(facts, "copy_threads", "%u: %u have %.2f times the speed of %u", choice.thread_count,
+            choice.tried_count, choice.gain, choice.tried_count / 2);
+    }
+}
+
 static void add_data_path(struct facts *facts)
 {
     add(facts, "memory_kinds", "shm");
@@ -104,6 +128,7 @@ static void add_data_path(struct facts *facts)
         add(facts, "copy_policy", "put %s, get %s", egm_copy_policy_name(EGM_COPY_IN),
             egm_copy_policy_name(EGM_COPY_OUT));
     }
+    add_copy_threads(facts);
     add(facts, "checksum", "xxh3-64, %s", egm_checksum_variant_name(egm_checksum_variant_at(0)));
 }
 

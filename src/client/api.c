@@ -9,6 +9,7 @@
 #include "base/checked.h"
 
 #include "client/internal.h"
+#include "mover/copy_team.h"
 #include "os/clock.h"
 #include "os/wait.h"
 
@@ -561,6 +562,9 @@ void egm_store_read_counters(struct egm_store *store, struct egm_store_counters 
         pthread_mutex_lock(&store->lock);
         *ret_counters = store->counters;
         pthread_mutex_unlock(&store->lock);
+        struct egm_copy_team_choice choice;
+        egm_copy_team_read(&choice);
+        ret_counters->copy_threads = choice.thread_count;
     }
 }
 

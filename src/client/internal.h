@@ -13,8 +13,9 @@
  *   regions.c      registered memory
  *   embed.c        the provider inside this process
  *
- * Threads. Callers bring their own; the library has one, `background`. A call takes a connection
- * for one request, never across a copy. Locks, in this order (a lock is taken only by who holds
+ * Threads. Callers bring their own; the library has one, `background`, and per process the helpers
+ * of mover/copy_team.h, which ask a call's guards. A call takes a connection for one request, never
+ * across a copy. Locks, in this order (a lock is taken only by who holds
  * none, or one above it):
  *
  *   1  store->lock           requester, view, attachments' counts, counters, last error

@@ -14,6 +14,7 @@
 
 #include "client/internal.h"
 #include "mover/copy.h"
+#include "mover/copy_team.h"
 #include "mover/tcp/frame_io.h"
 #include "mover/tcp/tcp.h"
 #include "os/clock.h"
@@ -176,6 +177,11 @@ static void probe_copies(void)
 
     if (r < 0) {
         egm_warn("copy policy stays plain err=\"%s\", continuing", egm_strerror(r));
+    }
+    r = egm_copy_team_configure();
+    if (r < 0) {
+        egm_warn("EGMSTORE_COPY_THREADS is not a number up to %u or 'auto', continuing with one",
+                 EGM_COPY_TEAM_MAX);
     }
 }
 

@@ -58,6 +58,7 @@ void egm_checksum_init_with(struct egm_checksum *c, const struct egm_checksum_va
     c->object_bytes_ = object_bytes;
     c->left_bytes_ = object_bytes;
     c->leaf_fill_ = 0;
+    c->leaves_ = NULL;
     variant->start(top_state(c), object_bytes);
 }
 
@@ -66,9 +67,23 @@ void egm_checksum_init(struct egm_checksum *c, uint64_t object_bytes)
     egm_checksum_init_with(c, egm_checksum_variant_at(0), object_bytes);
 }
 
+void egm_checksum_init_leaves(struct egm_checksum *c, uint64_t *leaves, uint64_t size)
+{
+    c->variant_ = egm_checksum_variant_at(0);
+    c->object_bytes_ = size;
+    c->left_bytes_ = size;
+    c->leaf_fill_ = 0;
+    c->leaves_ = leaves;
+}
+
 static void add_leaf(struct egm_checksum *c, uint64_t leaf)
 {
     unsigned char bytes[8];
+
+    if (c->leaves_) {
+        *c->leaves_++ = leaf;
+        return;
+    }
     for (unsigned i = 0; i < sizeof bytes; i++) {
         bytes[i] = (unsigned char)(leaf >> (8u * i));
     }
@@ -112,8 +127,25 @@ void egm_checksum_update(struct egm_checksum *c, const void *data, size_t size)
 
 uint64_t egm_checksum_final(struct egm_checksum *c)
 {
-    EGM_ASSERT(c->left_bytes_ == 0);
+    EGM_ASSERT(c->left_bytes_ == 0 && !c->leaves_);
     return c->variant_->finish(top_state(c));
+}
+
+uint64_t egm_checksum_leaf_count(uint64_t object_bytes)
+{
+    return egm_div_ceil_u64(object_bytes, EGM_CHECKSUM_LEAF_BYTES);
+}
+
+uint64_t egm_checksum_of_leaves(const uint64_t *leaves, uint64_t object_bytes)
+{
+    struct egm_checksum c;
+
+    egm_checksum_init(&c, object_bytes);
+    for (uint64_t i = 0; i < egm_checksum_leaf_count(object_bytes); i++) {
+        add_leaf(&c, leaves[i]);
+    }
+    c.left_bytes_ = 0;
+    return egm_checksum_final(&c);
 }
 
 uint64_t egm_checksum_of(const void *data, size_t size)

@@ -43,6 +43,7 @@ struct egm_checksum {
     uint64_t object_bytes_; /* whole length, the seed */
     uint64_t left_bytes_;   /* not yet fed */
     size_t leaf_fill_; /* bytes of the current leaf in its state; 0: that state is not started */
+    uint64_t *leaves_; /* where the next leaf's hash goes; NULL: into the level above */
     unsigned char states_[2u * EGM_CHECKSUM_STATE_BYTES + EGM_CHECKSUM_STATE_ALIGN];
 };
 
@@ -60,6 +61,18 @@ void egm_checksum_update(struct egm_checksum *c, const void *data, size_t size);
 /* Returns the checksum; every byte must have been fed. The state is used up: init again before the
  * next object. */
 uint64_t egm_checksum_final(struct egm_checksum *c);
+
+/* Starts the leaf hashes of `size` bytes of an object, from a leaf's beginning on; they end with a
+ * leaf or with the object. The hashes are written to leaves[0], leaves[1], ... (borrowed) as the
+ * bytes are fed by egm_checksum_update, and there is no final. So several threads may each hash a
+ * part of one object. */
+void egm_checksum_init_leaves(struct egm_checksum *c, uint64_t *leaves, uint64_t size);
+
+/* The checksum of an object of `object_bytes` bytes from all its leaves' hashes. */
+uint64_t egm_checksum_of_leaves(const uint64_t *leaves, uint64_t object_bytes);
+
+/* How many leaves an object has. */
+uint64_t egm_checksum_leaf_count(uint64_t object_bytes);
 
 /* The checksum of an object that lies in one piece. */
 uint64_t egm_checksum_of(const void *data, size_t size);

@@ -62,6 +62,16 @@ static void advance(struct egm_copy_cursor *cursor, size_t size)
     skip_empty(cursor);
 }
 
+/* Moves on by `size` bytes, over as many pieces as that takes. */
+static void skip(struct egm_copy_cursor *cursor, size_t size)
+{
+    while (size > 0) {
+        size_t here = (size_t)egm_min_u64(size, room(cursor));
+        advance(cursor, here);
+        size -= here;
+    }
+}
+
 int egm_copy_list_bytes(struct egm_copy_list list, size_t *ret_bytes)
 {
     size_t sum = 0;
@@ -107,8 +117,30 @@ int egm_copy_init(struct egm_copy *c, enum egm_copy_direction direction, struct 
         .left_bytes_ = src_bytes,
         .direction_ = direction,
     };
-    set_kernel(c, egm_copy_policy(direction, src_bytes));
+    set_kernel(c, egm_copy_policy(direction, src_bytes, src_bytes));
     return 0;
+}
+
+void egm_copy_join_batch(struct egm_copy *c, uint64_t batch_bytes)
+{
+    EGM_ASSERT(c->done_bytes_ == 0);
+    set_kernel(c, egm_copy_policy(c->direction_, c->left_bytes_, batch_bytes));
+}
+
+void egm_copy_split(struct egm_copy *c, size_t max_bytes, struct egm_checksum *checksum,
+                    struct egm_copy *ret_part)
+{
+    size_t size = (size_t)egm_min_u64(max_bytes, c->left_bytes_);
+
+    EGM_ASSERT(!c->checksum_ && c->done_bytes_ % EGM_CHECKSUM_LEAF_BYTES == 0);
+    *ret_part = *c;
+    ret_part->checksum_ = checksum;
+    ret_part->left_bytes_ = size;
+    set_kernel(ret_part, c->kernel_);
+    skip(&c->dst_, size);
+    skip(&c->src_, size);
+    c->done_bytes_ += size;
+    c->left_bytes_ -= size;
 }
 
 void egm_copy_force_kernel(struct egm_copy *c, const struct egm_copy_kernel *kernel)

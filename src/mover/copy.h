@@ -40,13 +40,14 @@
 #include "mover/checksum.h"
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/uio.h>
 
 /* Up to here a copy stays in the caches whatever the policy. */
 #define EGM_COPY_SMALL_BYTES 65536u
-/* A get up to here is plain: whoever asked reads it next, and its own source may be cached.
- * Measured for 2 MiB: plain 315 us, non-temporal 380 us; a put of that size is the other way
- * round. */
+/* A get whose whole batch is no larger is plain: whoever asked reads it next, and its own source
+ * may be cached. Measured for 2 MiB: plain 315 us, non-temporal 380 us; a put of that size is the
+ * other way round. */
 #define EGM_COPY_CACHED_OUT_BYTES (2u << 20)
 
 enum egm_copy_direction {
@@ -91,6 +92,16 @@ EGM_MUST_CHECK int egm_copy_list_bytes(struct egm_copy_list list, size_t *ret_by
 EGM_MUST_CHECK int egm_copy_init(struct egm_copy *c, enum egm_copy_direction direction,
                                  struct egm_copy_list dst, struct egm_copy_list src,
                                  struct egm_checksum *checksum);
+
+/* The copy is one of a batch of `batch_bytes` together, which then decides the kernel instead of
+ * its own size. Before the first step. */
+void egm_copy_join_batch(struct egm_copy *c, uint64_t batch_bytes);
+
+/* Takes the next min(max_bytes, what is left) bytes out of `c` as a copy of their own, which
+ * another thread may step. `c` has no checksum and stands at a multiple of the checksum's leaf;
+ * `checksum` is the part's (NULL, or initialised by egm_checksum_init_leaves). */
+void egm_copy_split(struct egm_copy *c, size_t max_bytes, struct egm_checksum *checksum,
+                    struct egm_copy *ret_part);
 
 /* Copies the next min(max_bytes, what is left) bytes and returns how many; 0 only if max_bytes is
  * 0 or all is done. */

@@ -9,6 +9,7 @@
 #include "mover/copy.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Smaller spans are not streamed: too much of them would be partial lines at the ends. */
 #define EGM_COPY_STREAM_LEAST 1024u
@@ -32,8 +33,12 @@ extern const struct egm_copy_kernel egm_copy_nt_sse2;
 extern const struct egm_copy_kernel egm_copy_nt_avx512;
 #endif
 
-/* The kernel for a copy of so many bytes. */
-const struct egm_copy_kernel *egm_copy_policy(enum egm_copy_direction direction, size_t bytes);
+/* The kernel for a copy of so many bytes in a batch of so many. */
+const struct egm_copy_kernel *egm_copy_policy(enum egm_copy_direction direction, size_t bytes,
+                                              uint64_t batch_bytes);
+
+/* The widest kernel past the cache that this CPU runs, or NULL. */
+const struct egm_copy_kernel *egm_copy_best_nt(void);
 
 /* Replaces the kernel of a copy that has been initialised and not yet stepped. */
 void egm_copy_force_kernel(struct egm_copy *c, const struct egm_copy_kernel *kernel);

@@ -37,8 +37,7 @@ static _Atomic(const struct egm_copy_kernel *) policy[EGM_COPY_DIRECTION_COUNT] 
     &egm_copy_plain,
 };
 
-/* The widest kernel past the cache that this CPU runs, or NULL. */
-static const struct egm_copy_kernel *best_nt(void)
+const struct egm_copy_kernel *egm_copy_best_nt(void)
 {
 #if defined(__x86_64__)
     return __builtin_cpu_supports("avx512f") ? &egm_copy_nt_avx512 : &egm_copy_nt_sse2;
@@ -52,9 +51,11 @@ static void set_policy(enum egm_copy_direction direction, const struct egm_copy_
     atomic_store_explicit(&policy[direction], kernel, memory_order_relaxed);
 }
 
-const struct egm_copy_kernel *egm_copy_policy(enum egm_copy_direction direction, size_t bytes)
+const struct egm_copy_kernel *egm_copy_policy(enum egm_copy_direction direction, size_t bytes,
+                                              uint64_t batch_bytes)
 {
-    if (bytes <= (direction == EGM_COPY_OUT ? EGM_COPY_CACHED_OUT_BYTES : EGM_COPY_SMALL_BYTES)) {
+    if (bytes <= EGM_COPY_SMALL_BYTES ||
+        (direction == EGM_COPY_OUT && batch_bytes <= EGM_COPY_CACHED_OUT_BYTES)) {
         return &egm_copy_plain;
     }
     return atomic_load_explicit(&policy[direction], memory_order_relaxed);
@@ -73,7 +74,7 @@ static int find_kernel(const char *name, const struct egm_copy_kernel **ret_kern
     if (strcmp(name, "plain") == 0) {
         found = &egm_copy_plain;
     } else if (strcmp(name, "nt") == 0) {
-        found = best_nt();
+        found = egm_copy_best_nt();
     } else if (strcmp(name, "nt-sse2") == 0 || strcmp(name, "nt-avx512") == 0) {
 #if defined(__x86_64__)
         if (strcmp(name, "nt-sse2") == 0) {
@@ -173,7 +174,7 @@ static void choose(const struct egm_copy_kernel *nt, unsigned char *pool, unsign
 int egm_copy_probe(void)
 {
     const char *asked = getenv("EGMSTORE_COPY");
-    const struct egm_copy_kernel *nt = best_nt();
+    const struct egm_copy_kernel *nt = egm_copy_best_nt();
 
     if (asked) {
         return egm_copy_use_policy(asked);

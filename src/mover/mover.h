@@ -20,7 +20,8 @@
  *   other negative  what `guard` answered
  *
  * `guard` is asked before each chunk of at most 1 MiB: a writer whose session lease has run out, or
- * whose write was revoked, stops there. */
+ * whose write was revoked, stops there. A large batch is copied by several threads (copy_batch.h):
+ * guards are asked on any of them, also several at once for one transfer. */
 #ifndef EGM_MOVER_MOVER_H
 #define EGM_MOVER_MOVER_H
 

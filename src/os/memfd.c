@@ -132,6 +132,13 @@ int egm_lock_set(int fd, uint64_t at)
     return 0;
 }
 
+void egm_lock_clear(int fd, uint64_t at)
+{
+    struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = (off_t)at, .l_len = 1};
+
+    egm_ignore(fcntl(fd, F_OFD_SETLK, &lock), "an open description can always unlock");
+}
+
 int egm_lock_test(int fd, uint64_t at, bool *ret_is_held)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)at, .l_len = 1};

@@ -37,6 +37,9 @@ EGM_MUST_CHECK int egm_memfd_reopen(int fd, bool is_writable);
 /* Locks byte `at` for this description. 0, or -EAGAIN when another description has it. */
 EGM_MUST_CHECK int egm_lock_set(int fd, uint64_t at);
 
+/* Frees byte `at` if this description has it. */
+void egm_lock_clear(int fd, uint64_t at);
+
 /* Whether another description than fd's has byte `at` locked. */
 EGM_MUST_CHECK int egm_lock_test(int fd, uint64_t at, bool *ret_is_held);
 

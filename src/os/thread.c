@@ -3,7 +3,9 @@
 
 #include "base/assert.h"
 
+#include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 /* Our deepest frames hold a few KiB of iovecs and messages. */
 #define STACK_BYTES (512 * 1024)
@@ -33,4 +35,22 @@ int egm_thread_start(pthread_t *ret_thread, const char *name, void *(*run)(void 
     egm_ignore(pthread_setname_np(thread, name), "only for people");
     *ret_thread = thread;
     return 0;
+}
+
+unsigned egm_cpus_online(void)
+{
+    long count = sysconf(_SC_NPROCESSORS_ONLN);
+
+    return count > 1 ? (unsigned)count : 1;
+}
+
+unsigned egm_cpus_allowed(void)
+{
+    cpu_set_t sets[8]; /* 8,192 CPUs, the most that a kernel of today is built for */
+
+    if (sched_getaffinity(0, sizeof(sets), sets) < 0) {
+        return egm_cpus_online();
+    }
+    int count = CPU_COUNT_S(sizeof(sets), sets);
+    return count > 1 ? (unsigned)count : 1;
 }

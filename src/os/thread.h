@@ -14,4 +14,8 @@
 EGM_MUST_CHECK int egm_thread_start(pthread_t *ret_thread, const char *name,
                                     void *(*run)(void *arg), void *arg);
 
+/* CPUs that the calling thread may run on, and CPUs of this host that are on; at least 1. */
+unsigned egm_cpus_allowed(void);
+unsigned egm_cpus_online(void);
+
 #endif

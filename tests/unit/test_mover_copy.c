@@ -4,7 +4,7 @@
 #include "base/checked.h"
 
 #include "mover/checksum.h"
-#include "mover/copy.h"
+#include "mover/copy_kernel.h"
 #include "test.h"
 
 #include <pthread.h>
@@ -544,6 +544,27 @@ START_TEST(unknown_policy_is_refused_and_changes_nothing)
 }
 END_TEST
 
+START_TEST(the_whole_batch_decides_for_its_gets)
+{
+    unsigned char *src = new_area(1u << 20), *dst = new_area(1u << 20);
+    struct iovec from = {src, 1u << 20}, to = {dst, 1u << 20};
+    struct egm_copy c;
+
+    if (use_policy("nt")) {
+        ck_assert_int_eq(egm_copy_init(&c, EGM_COPY_OUT, (struct egm_copy_list){&to, 1},
+                                       (struct egm_copy_list){&from, 1}, NULL),
+                         0);
+        ck_assert_str_eq(c.kernel_->name, "plain");
+        egm_copy_join_batch(&c, EGM_COPY_CACHED_OUT_BYTES);
+        ck_assert_str_eq(c.kernel_->name, "plain");
+        egm_copy_join_batch(&c, EGM_COPY_CACHED_OUT_BYTES + 1u);
+        ck_assert_str_ne(c.kernel_->name, "plain");
+    }
+    free(src);
+    free(dst);
+}
+END_TEST
+
 START_TEST(measurement_chooses_a_kernel_that_runs)
 {
     ck_assert_int_eq(unsetenv("EGMSTORE_COPY"), 0);
@@ -571,6 +592,7 @@ int main(void)
         get_hashes_the_delivered_bytes_of_a_changing_source,
         environment_overrides_the_measurement,
         unknown_policy_is_refused_and_changes_nothing,
+        the_whole_batch_decides_for_its_gets,
         measurement_chooses_a_kernel_that_runs,
     };
     const TTest *const aborting[] = {

@@ -16,6 +16,7 @@
 #include "base/limits.h"
 
 #include "egmstore/errors.h"
+#include "mover/copy_team.h"
 #include "mover/map/child.h"
 #include "mover/map/map.h"
 #include "mover/tcp/frame_io.h"
@@ -249,6 +250,7 @@ static void map_detach(struct egm_import *import)
     if (map->fd >= 0) {
         egm_child_close(map->fd);
     }
+    egm_copy_team_unref();
     egm_free(map);
 }
 
@@ -263,6 +265,7 @@ static int map_attach(const struct egm_import_options *options, struct egm_impor
     map->base = (struct egm_import){
         .ops = &egm_mover_map, .provider = options->provider, .epoch = options->epoch};
     map->fd = -1;
+    egm_copy_team_ref();
     int fd;
     int r = egm_net_connect(options->address, options->deadline_ns, &fd, reterr);
     if (r == 0) {
@@ -293,7 +296,8 @@ static bool map_is_lost(struct egm_import *import)
     return atomic_load_explicit(&map->is_lost, memory_order_relaxed);
 }
 
-/* The fork handlers have closed the connection and the mappings were not inherited. */
+/* The fork handlers have closed the connection and ended the team, and the mappings were not
+ * inherited. */
 static void map_abandon(struct egm_import *import)
 {
     struct egm_map_import *map = egm_container_of(import, struct egm_map_import, base);

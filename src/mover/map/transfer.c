@@ -4,7 +4,7 @@
 #include "base/limits.h"
 
 #include "egmstore/errors.h"
-#include "mover/copy.h"
+#include "mover/copy_batch.h"
 #include "mover/map/map.h"
 #include "os/clock.h"
 
@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* User pieces that are cut to the object's size without an allocation. */
-#define TRIM_ON_STACK 64u
+#define TRIM_IN_SCRATCH 64u
 
 static struct egm_map_segment *segment_of(struct egm_map_import *map, uint32_t number)
 {
@@ -114,7 +114,7 @@ static int populate_chunk(struct egm_map_segment *segment, const struct egm_tran
 }
 
 /* The user's side cut to t->length. *ret_own is memory to free, or NULL. */
-static int user_pieces(const struct egm_transfer *t, struct iovec stack[TRIM_ON_STACK],
+static int user_pieces(const struct egm_transfer *t, struct iovec scratch[TRIM_IN_SCRATCH],
                        struct iovec **ret_own, struct egm_copy_list *ret_list)
 {
     uint64_t left = t->length;
@@ -132,8 +132,8 @@ static int user_pieces(const struct egm_transfer *t, struct iovec stack[TRIM_ON_
     if (count == t->iov_count) {
         return EGM_E_INVALID;
     }
-    struct iovec *cut = stack;
-    if (count + 1 > TRIM_ON_STACK) {
+    struct iovec *cut = scratch;
+    if (count + 1 > TRIM_IN_SCRATCH) {
         cut = egm_alloc((count + 1) * sizeof(*cut));
         if (!cut) {
             return -ENOMEM;
@@ -160,67 +160,99 @@ static int may_go_on(const struct egm_map_import *map, const struct egm_map_segm
     return !t->is_write || is_alive(map, segment, t) ? 0 : EGM_E_STALE;
 }
 
-static int copy(struct egm_map_import *map, struct egm_map_segment *segment, struct egm_transfer *t,
-                struct egm_copy_list pool, struct egm_copy_list user, uint64_t deadline_ns)
-{
-    struct egm_checksum checksum;
-    struct egm_copy c;
-    bool is_hashed = t->is_write || t->has_checksum;
+/* ---- the batch ---- */
 
-    if (is_hashed) {
-        egm_checksum_init(&checksum, t->length);
+struct batch {
+    struct egm_map_import *map;
+    struct egm_transfer *transfers;
+    uint64_t deadline_ns;
+};
+
+_Static_assert(EGM_MAX_EXTENTS + TRIM_IN_SCRATCH <= EGM_COPY_SCRATCH, "both lists fit an item");
+
+static int begin_item(void *arg, struct egm_copy_item *item)
+{
+    const struct batch *batch = arg;
+    const struct egm_transfer *t = &batch->transfers[item->index];
+    struct egm_map_segment *segment = segment_of(batch->map, t->segment);
+    struct iovec *own;
+
+    if (!segment) {
+        return EGM_E_STALE;
     }
-    int r = egm_copy_init(&c, t->is_write ? EGM_COPY_IN : EGM_COPY_OUT, t->is_write ? pool : user,
-                          t->is_write ? user : pool, is_hashed ? &checksum : NULL);
-    while (r == 0 && egm_copy_left(&c) > 0) {
-        r = may_go_on(map, segment, t, deadline_ns);
-        if (r == 0) {
-            r = populate_chunk(segment, t, t->length - egm_copy_left(&c));
-        }
-        if (r == 0) {
-            egm_ignore((int)egm_copy_step(&c, EGM_COPY_CHUNK), "left says how far it is");
-        }
+    int count = pool_pieces(segment, t, item->scratch);
+    if (count < 0) {
+        return count;
     }
+    struct egm_copy_list pool = {.pieces = item->scratch, .count = (size_t)count};
+    struct egm_copy_list user;
+    int r = user_pieces(t, item->scratch + EGM_MAX_EXTENTS, &own, &user);
     if (r < 0) {
         return r;
     }
+    item->own = own;
+    item->dst = t->is_write ? pool : user;
+    item->src = t->is_write ? user : pool;
+    item->is_hashed = t->is_write || t->has_checksum;
+    return 0;
+}
+
+static int check_item(void *arg, const struct egm_copy_item *item, uint64_t at)
+{
+    const struct batch *batch = arg;
+    const struct egm_transfer *t = &batch->transfers[item->index];
+    struct egm_map_segment *segment = segment_of(batch->map, t->segment);
+    int r = may_go_on(batch->map, segment, t, batch->deadline_ns);
+
+    return r < 0 ? r : populate_chunk(segment, t, at);
+}
+
+static int settle(struct batch *batch, struct egm_transfer *t, const struct egm_copy_item *item)
+{
     /* acquire: keeps the copy's loads before the loads of the fence table (I1); see is_alive for
-     * its pair */
+     * its pair. Chunks of other threads come before by the batch's lock (T2 of copy_batch.h). */
     atomic_thread_fence(memory_order_acquire);
-    if (!is_alive(map, segment, t)) {
+    if (!is_alive(batch->map, segment_of(batch->map, t->segment), t)) {
         return EGM_E_STALE;
     }
     if (t->is_write) {
-        t->checksum = egm_checksum_final(&checksum);
-    } else if (t->has_checksum && egm_checksum_final(&checksum) != t->checksum) {
+        t->checksum = item->checksum;
+    } else if (t->has_checksum && item->checksum != t->checksum) {
         return EGM_E_CHECKSUM;
     }
     return 0;
 }
 
-static int transfer_one(struct egm_map_import *map, struct egm_transfer *t, uint64_t deadline_ns)
+static void end_item(void *arg, struct egm_copy_item *item, int status)
 {
-    struct iovec pool[EGM_MAX_EXTENTS];
-    struct iovec stack[TRIM_ON_STACK];
-    struct iovec *own;
-    struct egm_copy_list user;
-    struct egm_map_segment *segment = segment_of(map, t->segment);
+    struct batch *batch = arg;
+    struct egm_transfer *t = &batch->transfers[item->index];
 
-    if (!segment) {
-        return EGM_E_STALE;
+    t->status = status == 0 ? settle(batch, t, item) : status;
+    egm_free(item->own);
+}
+
+static void fail_item(void *arg, size_t index, int status)
+{
+    const struct batch *batch = arg;
+
+    batch->transfers[index].status = status;
+}
+
+static const struct egm_copy_batch_ops batch_ops = {
+    .begin = begin_item, .check = check_item, .end = end_item, .fail = fail_item};
+
+/* Puts and gets do not come together, but nothing here relies on it: runs of one direction each. */
+static size_t run_length(const struct egm_transfer *transfers, size_t count, uint64_t *ret_bytes)
+{
+    size_t n = 0;
+
+    *ret_bytes = 0;
+    while (n < count && transfers[n].is_write == transfers[0].is_write) {
+        *ret_bytes += transfers[n].length;
+        n++;
     }
-    int r = pool_pieces(segment, t, pool);
-    if (r < 0) {
-        return r;
-    }
-    size_t pool_count = (size_t)r;
-    r = user_pieces(t, stack, &own, &user);
-    if (r == 0) {
-        r = copy(map, segment, t, (struct egm_copy_list){.pieces = pool, .count = pool_count}, user,
-                 deadline_ns);
-    }
-    egm_free(own);
-    return r;
+    return n;
 }
 
 void egm_map_transfer(struct egm_import *import, struct egm_transfer *transfers, size_t count,
@@ -228,7 +260,18 @@ void egm_map_transfer(struct egm_import *import, struct egm_transfer *transfers,
 {
     struct egm_map_import *map = egm_container_of(import, struct egm_map_import, base);
 
-    for (size_t i = 0; i < count; i++) {
-        transfers[i].status = transfer_one(map, &transfers[i], deadline_ns);
+    while (count > 0) {
+        uint64_t bytes;
+        size_t n = run_length(transfers, count, &bytes);
+        struct batch batch = {.map = map, .transfers = transfers, .deadline_ns = deadline_ns};
+        struct egm_copy_batch copies = {.ops = &batch_ops,
+                                        .arg = &batch,
+                                        .direction =
+                                            transfers[0].is_write ? EGM_COPY_IN : EGM_COPY_OUT,
+                                        .count = n,
+                                        .bytes = bytes};
+        egm_copy_batch_run(&copies);
+        transfers += n;
+        count -= n;
     }
 }
