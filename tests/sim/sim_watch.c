@@ -31,13 +31,9 @@ static bool is_served(const struct egm_master *m, uint32_t mount)
 
 static bool is_suspect(const struct egm_master *m, uint32_t session, uint32_t mount)
 {
-    for (uint32_t i = 0; i < EGM_MAX_SUSPICIONS; i++) {
-        const struct egm_suspicion *s = &m->sessions[session].suspicions[i];
-        if (s->mount == mount && m->now_ns < s->until_ns) {
-            return true;
-        }
-    }
-    return false;
+    const struct egm_session_state *s = &m->sessions[session];
+
+    return mount < s->reach_count && m->now_ns < s->reach[mount].suspect_until_ns;
 }
 
 static bool is_read(const struct egm_master *m, uint32_t id)
