@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <structmember.h>
+#include <unistd.h>
 
 /* How long close() waits for calls of other threads. They carry their own deadline; a longer wait
  * would only delay the caller, since the last of them closes the store anyway. */
@@ -74,7 +75,10 @@ PyThreadState **egmpy_watch_signals(PyThreadState **thread)
     static _Thread_local PyThreadState **watched;
     PyThreadState **before = watched;
     watched = thread;
-    egm_on_interrupt(thread ? run_handlers : NULL, thread);
+    /* Only the main thread runs handlers. Another one has no use for the GIL in a wait, and must
+     * not ask for it there: an interpreter that ends would end the thread amid the call. */
+    bool has_handlers = thread && gettid() == getpid();
+    egm_on_interrupt(has_handlers ? run_handlers : NULL, thread);
     return before;
 }
 

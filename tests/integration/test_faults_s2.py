@@ -155,6 +155,19 @@ def test_B40_sigterm_ends_the_process(cluster1, long, number):
                 wait_for(lambda: W.hostname not in master.segments(), limit, f"segment gone after {state}")
 
 
+@pytest.mark.watchdog(60)
+def test_B40_ctrl_c_while_a_call_only_tries_again(cluster1):
+    """Without a master nothing is waited for that a signal could interrupt: there are only pauses between tries."""
+    master = cluster1.master()
+    W = cluster1.client("W", env={"EGMSTORE_DEADLINE_MS": "20000"})
+    assert W.call("is_exist", "k") == 0
+    master.kill()
+    W.start("is_exist", "k", _main=True)
+    time.sleep(0.5)
+    W.signal(signal.SIGINT)
+    assert W.wait(3) is not None, "still running 3 s after Ctrl-C"
+
+
 def test_B43_buffer_handle_used_after_close(cluster):
     cluster.master()
     A = cluster.store("A")
