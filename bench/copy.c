@@ -7,6 +7,7 @@
  * on the user's side a list of pieces of 8 KiB, 64 KiB or 2 MiB. The pieces lie in order (as in
  * limits.c, the raw ceiling that the project compares with) or, with --shuffled, scattered over
  * the private area. The ceiling is memcpy piece by piece over the very same layout.
+ * All ways use one thread; "threads" is what the movers would choose for large batches.
  *
  * All ways are measured in turn within a round, so that a disturbance of the machine does not hit
  * one alone; a ratio is taken within each round against that round's memcpy. Printed are the
@@ -19,6 +20,8 @@
 #include "base/parse.h"
 
 #include "mover/checksum.h"
+#include "mover/copy_team.h"
+#include "os/clock.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -256,6 +259,18 @@ static void measure_all(struct bench *b, char chosen[EGM_COPY_DIRECTION_COUNT][1
     printf("  ],\n  \"sum_of_checksums\": \"%016" PRIx64 "\"\n}\n", b->sum);
 }
 
+/* What the movers would choose for large batches; thread_count 0: too busy to tell. */
+static struct egm_copy_team_choice measure_threads(void)
+{
+    struct egm_copy_team_choice choice = {0};
+
+    if (egm_copy_team_configure() == 0) {
+        egm_copy_team_measure(egm_clock_ns() + 10 * EGM_NS_PER_S);
+        egm_copy_team_read(&choice);
+    }
+    return choice;
+}
+
 int main(int argc, char **argv)
 {
     static struct bench b;
@@ -271,6 +286,7 @@ int main(int argc, char **argv)
         return 1;
     }
     double probe_ms = (now_s() - start) * 1e3;
+    struct egm_copy_team_choice threads = measure_threads();
     for (int d = 0; d < EGM_COPY_DIRECTION_COUNT; d++) {
         const char *name = egm_copy_policy_name((enum egm_copy_direction)d);
         (void)snprintf(chosen[d], sizeof chosen[d], "%s", name);
@@ -291,6 +307,8 @@ int main(int argc, char **argv)
            "%.1f,\n",
            egm_checksum_variant_name(egm_checksum_variant_at(0)), chosen[EGM_COPY_IN],
            chosen[EGM_COPY_OUT], probe_ms);
+    printf("  \"threads\": %u, \"threads_tried\": %u, \"threads_gain\": %.2f,\n",
+           threads.thread_count, threads.tried_count, threads.gain);
     measure_all(&b, chosen);
     free(b.pieces);
     return 0;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The map mover against a provider of one page of code: a memfd pool and a fence file, served over
  * a Unix socket by a thread. What the provider does wrong is a field of struct fake. */
+#include "mover/checksum.h"
+#include "mover/copy_team.h"
 #include "mover/map/child.h"
 #include "mover/map/map.h"
 #include "mover/tcp/frame_io.h"
@@ -285,6 +287,12 @@ START_TEST(small_extents_have_fences_of_their_own)
 }
 END_TEST
 
+static int count_asks(void *arg)
+{
+    atomic_fetch_add((_Atomic unsigned *)arg, 1);
+    return 0;
+}
+
 static int stop_after_one(void *arg)
 {
     return ++*(int *)arg > 1 ? EGM_E_STALE : 0;
@@ -317,6 +325,76 @@ START_TEST(guard_stops_a_write_within_a_chunk)
     import->ops->detach(import);
     fake_release(&fake);
     egm_free(big);
+}
+END_TEST
+
+/* Above EGM_COPY_TEAM_LEAST_BYTES, so that helpers take part where there are CPUs for them. */
+START_TEST(large_batch_is_whole_and_each_thread_sees_the_fence)
+{
+    enum {
+        COUNT = 6,
+        SIZE = 2 << 20
+    };
+    static _Atomic unsigned asked;
+    struct fake fake;
+    struct egm_import *import;
+    struct egm_transfer batch[COUNT];
+    struct iovec iov[COUNT];
+    unsigned char *big = egm_calloc(COUNT, SIZE);
+    char path[128];
+
+    fake_init(&fake);
+    egm_ignore(snprintf(path, sizeof(path), "/tmp/egm-test-map-%d", getpid()), "fits");
+    setenv("EGMSTORE_RUNTIME_DIR", path, 1);
+    setenv("EGMSTORE_COPY_THREADS", "2", 1);
+    ck_assert_int_eq(egm_copy_team_configure(), 0);
+    for (size_t i = 65536; i < POOL_BYTES; i += 8) {
+        memcpy(fake.pool + i, &(uint64_t){i * 0x9e3779b97f4a7c15u}, 8);
+    }
+    ck_assert_int_eq(attach(&fake, &import), 0);
+    for (size_t i = 0; i < COUNT; i++) {
+        iov[i] = (struct iovec){big + i * SIZE, SIZE};
+        batch[i] =
+            (struct egm_transfer){.generation = GENERATION,
+                                  .segment = 3,
+                                  .extent_count = 1,
+                                  .extents = {{65536 * (i + 1), SIZE}},
+                                  .iov = &iov[i],
+                                  .iov_count = 1,
+                                  .length = SIZE,
+                                  .has_checksum = true,
+                                  .checksum = egm_checksum_of(fake.pool + 65536 * (i + 1), SIZE),
+                                  .guard = count_asks,
+                                  .guard_arg = &asked};
+    }
+    fake.fence[EGM_FENCE_HEADER_BYTES / 8 + 2] = GENERATION; /* of the second object */
+    batch[4].checksum ^= 1;
+    for (int round = 0; round < 10; round++) {
+        import->ops->transfer(import, batch, COUNT, egm_clock_ns() + 20 * EGM_NS_PER_S);
+        for (size_t i = 0; i < COUNT; i++) {
+            int wanted = i == 1 ? EGM_E_STALE : i == 4 ? EGM_E_CHECKSUM : 0;
+            ck_assert_int_eq(batch[i].status, wanted);
+            ck_assert_int_eq(memcmp(big + i * SIZE, fake.pool + 65536 * (i + 1), SIZE), 0);
+        }
+    }
+    ck_assert_uint_eq(asked, 10 * COUNT * (SIZE / EGM_COPY_CHUNK));
+    unsigned char kept = fake.pool[65536];
+    fake.fence[EGM_FENCE_W_FLOOR] = GENERATION;
+    memset(big, 0x3c, COUNT * (size_t)SIZE);
+    for (size_t i = 0; i < COUNT; i++) {
+        batch[i].is_write = true;
+    }
+    import->ops->transfer(import, batch, COUNT, egm_clock_ns() + 20 * EGM_NS_PER_S);
+    for (size_t i = 0; i < COUNT; i++) {
+        ck_assert_int_eq(batch[i].status, EGM_E_STALE);
+    }
+    ck_assert_int_eq(fake.pool[65536], kept); /* not even begun */
+    import->ops->detach(import);
+    fake_release(&fake);
+    egm_free(big);
+    egm_ignore(snprintf(path, sizeof(path), "/tmp/egm-test-map-%d/copy-threads", getpid()), "fits");
+    unlink(path);
+    rmdir(getenv("EGMSTORE_RUNTIME_DIR"));
 }
 END_TEST
 
@@ -552,10 +630,11 @@ END_TEST
 
 EGM_TEST_MAIN("mover_map", bytes_come_back_through_other_segments,
               raised_fence_makes_reads_and_writes_stale, small_extents_have_fences_of_their_own,
-              guard_stops_a_write_within_a_chunk, extents_outside_the_pool_are_refused,
-              files_may_come_apart, truncated_pool_is_not_mapped,
-              pool_that_could_be_cut_later_is_not_mapped, short_fence_is_not_mapped,
-              foreign_fence_headers_are_refused, pool_without_the_nonce_is_refused,
-              refusals_and_missing_files_leave_nothing_behind,
+              guard_stops_a_write_within_a_chunk,
+              large_batch_is_whole_and_each_thread_sees_the_fence,
+              extents_outside_the_pool_are_refused, files_may_come_apart,
+              truncated_pool_is_not_mapped, pool_that_could_be_cut_later_is_not_mapped,
+              short_fence_is_not_mapped, foreign_fence_headers_are_refused,
+              pool_without_the_nonce_is_refused, refusals_and_missing_files_leave_nothing_behind,
               closed_connection_or_detach_means_lost, child_inherits_neither_mapping_nor_connection,
               pages_are_populated_no_further_than_the_copy_gets, background_population_ends)
