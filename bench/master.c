@@ -317,6 +317,8 @@ int main(int argc, char **argv)
         return 1;
     }
     pages = egm_pages_source(helper);
+    /* a master has its first blocks ready before anybody has found it */
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     if (!is_small) {
         io.blocks = (struct egm_block_source){.get = get_block, .put = put_block};
     }
