@@ -35,6 +35,8 @@
     M(28, "what a PING_REPLY grants counts from the answer instead of the question")     \
     M(29, "a PING_REPLY renews reads that it does not name")                             \
     M(30, "the renewal of a read lease is told but not kept")                            \
-    M(31, "a read lease reaches beyond its providers' leases")
+    M(31, "a read lease reaches beyond its providers' leases")                           \
+    M(32, "a SESSION that may be older than a grant counts without the challenge")       \
+    M(33, "a SESSION that may be older than a provider's coming counts without it")
 
 #endif
