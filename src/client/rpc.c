@@ -18,6 +18,10 @@
  * one fresh one. */
 #define TAKE_MAX (EGM_MAX_CONNECTIONS_PER_CLIENT + 2)
 
+/* SESSIONs in a row: the master answers one with a challenge, and with another one when a provider
+ * joins meanwhile. */
+#define SESSIONS_MAX 4u
+
 static int exchange(struct egm_connection *connection, uint64_t request, uint16_t reply_type,
                     uint64_t deadline_ns)
 {
@@ -29,7 +33,7 @@ static int exchange(struct egm_connection *connection, uint64_t request, uint16_
     return r;
 }
 
-int egm_session_open(struct egm_store *store, struct egm_connection *connection,
+static int open_once(struct egm_store *store, struct egm_connection *connection,
                      uint64_t deadline_ns)
 {
     uint64_t request = connection->next_request++;
@@ -60,6 +64,17 @@ int egm_session_open(struct egm_store *store, struct egm_connection *connection,
                   (unsigned long long)store->requester.session,
                   (unsigned long long)connection->instance);
         egm_store_wake(store);
+    }
+    return r;
+}
+
+int egm_session_open(struct egm_store *store, struct egm_connection *connection,
+                     uint64_t deadline_ns)
+{
+    int r = EGM_E_AGAIN;
+
+    for (unsigned i = 0; i < SESSIONS_MAX && r == EGM_E_AGAIN; i++) {
+        r = open_once(store, connection, deadline_ns);
     }
     return r;
 }

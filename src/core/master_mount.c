@@ -95,7 +95,11 @@ static int add_slot(struct egm_master *m, struct egm_provider_state *p, const st
     if (mount == EGM_NONE || slot->session == 0) {
         return EGM_E_INVALID;
     }
-    int r = session == EGM_NONE ? egm_session_new(m, slot->session, &session) : 0;
+    bool is_new = session == EGM_NONE;
+    int r = is_new ? egm_session_new(m, slot->session, &session) : 0;
+    if (is_new && r == 0) {
+        egm_session_ask(m, session);
+    }
     struct egm_reach *reach = r == 0 ? egm_session_reach(m, session, mount) : NULL;
     if (!reach) {
         return r < 0 ? r : -ENOMEM;
@@ -516,7 +520,7 @@ static void ask_writers(struct egm_master *m, const struct egm_provider_state *p
     for (uint32_t i = 0; i < p->slot_count && !EGM_MUTANT(24); i++) {
         uint32_t session = egm_session_find(m, p->slots[i].session);
         if (session != EGM_NONE && p->slots[i].kind == EGM_IMPORT_MAP) {
-            m->sessions[session].is_known = false;
+            egm_session_ask(m, session);
         }
     }
 }

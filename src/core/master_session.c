@@ -57,6 +57,20 @@ int egm_session_new(struct egm_master *m, uint64_t id, uint32_t *ret_slot)
     return r;
 }
 
+/* What a SESSION lists is what the session wrote when it was encoded. It may be on its way for
+ * long, in a network or in our own socket buffer, and be the youngest that we have heard of all the
+ * same. So before anything follows from a write's not being in it, it has to bring a number that
+ * was not there before the last of these:
+ *   - a provider came with slots of the session: it may come from another master, under which the
+ *     session has been granted writes there;
+ *   - the session was granted a write: that SESSION may have been sent before this was asked for.
+ * Then a write that is not listed has stopped, or its grant was not taken (S4 of requester.h). */
+void egm_session_ask(struct egm_master *m, uint32_t session)
+{
+    m->sessions[session].is_known = false;
+    m->sessions[session].challenge = 0;
+}
+
 void egm_session_maybe_free(struct egm_master *m, uint32_t slot)
 {
     struct egm_session_state *s = &m->sessions[slot];
@@ -124,6 +138,7 @@ void egm_session_link_write(struct egm_master *m, uint32_t session, uint32_t id)
 {
     struct egm_session_state *s = &m->sessions[session];
     struct egm_object *o = egm_object_at(&m->directory, id);
+    s->challenge = 0; /* what was listed in answer to it says nothing of this write */
     o->session = session;
     o->prev = EGM_NO_OBJECT;
     o->next = s->first_write;
@@ -315,18 +330,46 @@ static void settle_unclaimed(struct egm_master *m, uint32_t session)
     }
 }
 
+static bool is_listing_needed(const struct egm_master *m, const struct egm_session_state *s)
+{
+    bool is_needed = !s->is_known && !EGM_MUTANT(33);
+    for (uint32_t id = s->first_write; id != EGM_NO_OBJECT && !is_needed && !EGM_MUTANT(32);
+         id = egm_object_at(&m->directory, id)->next) {
+        is_needed = egm_object_at(&m->directory, id)->state == EGM_OBJECT_QUARANTINED;
+    }
+    return is_needed;
+}
+
+/* 0, EGM_E_STALE, or EGM_E_AGAIN: it has to answer the challenge first. */
+static int judge_opening(struct egm_master *m, struct egm_session_state *s,
+                         const struct egm_session *head)
+{
+    if (head->opening < s->opening && !EGM_MUTANT(27)) {
+        return EGM_E_STALE; /* overtaken: what it lists is not what the session writes now (I3 c) */
+    }
+    if (!is_listing_needed(m, s) || (s->challenge && head->challenge == s->challenge)) {
+        return 0;
+    }
+    if (!s->challenge) {
+        s->challenge = m->io.random(m->io.arg) | 1;
+    }
+    return EGM_E_AGAIN;
+}
+
 static int open_session(struct egm_master *m, const struct egm_session *head,
-                        struct egm_claim *claims, uint32_t *ret_slot)
+                        struct egm_claim *claims, uint64_t *ret_challenge)
 {
     uint32_t tenant;
     struct egm_bytes name = head->tenant.size ? head->tenant : egm_bytes_of("default", 7);
     int r = egm_directory_tenant(&m->directory, name, &tenant);
     uint32_t slot = egm_session_find(m, head->session);
-    if (r == 0 && slot == EGM_NONE) {
+    bool is_new = r == 0 && slot == EGM_NONE;
+    if (is_new) {
         r = egm_session_new(m, head->session, &slot);
     }
-    if (r == 0 && head->opening < m->sessions[slot].opening && !EGM_MUTANT(27)) {
-        r = EGM_E_STALE; /* overtaken: what it lists is not what the session writes now (I3 c) */
+    if (r == 0 && !is_new) {
+        r = judge_opening(m, &m->sessions[slot], head);
+        *ret_challenge = m->sessions[slot].challenge;
     }
     char *copy = r == 0 ? egm_strndup((const char *)head->name.data, head->name.size) : NULL;
     if (!copy) {
@@ -351,7 +394,6 @@ static int open_session(struct egm_master *m, const struct egm_session *head,
     s->until_ns = m->now_ns + egm_ms(m->options.session_ttl_ms);
     settle_unclaimed(m, slot);
     egm_mount_resolve(m, head->session);
-    *ret_slot = slot;
     return 0;
 }
 
@@ -360,7 +402,7 @@ void egm_session_message(struct egm_master *m, uint32_t peer, const struct egm_f
 {
     struct egm_session head;
     struct egm_claim *claims = NULL;
-    uint32_t slot;
+    uint64_t challenge = 0;
     egm_take_session(&cursor, &head);
     int r = cursor.failed || head.session == 0 || head.name.size > EGM_MAX_NAME ||
                     head.tenant.size > EGM_MAX_NAME || memchr(head.tenant.data, 0, head.tenant.size)
@@ -371,14 +413,15 @@ void egm_session_message(struct egm_master *m, uint32_t peer, const struct egm_f
         return;
     }
     if (r == 0) {
-        r = open_session(m, &head, claims, &slot);
+        r = open_session(m, &head, claims, &challenge);
     }
     egm_buf_clear(&m->scratch);
     size_t begin = egm_frame_begin(&m->scratch, EGM_MSG_SESSION_REPLY, frame->request);
     egm_put_session_reply(&m->scratch,
                           &(struct egm_session_reply){.status = egm_status_to_wire(r),
                                                       .ttl_ms = (uint32_t)m->options.session_ttl_ms,
-                                                      .layout = m->layout});
+                                                      .layout = m->layout,
+                                                      .challenge = challenge});
     egm_master_reply(m, peer, &m->scratch, begin);
 }
 

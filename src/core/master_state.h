@@ -42,7 +42,8 @@ struct egm_claim {
 struct egm_session_state {
     uint64_t id; /* 0: slot unused */
     uint64_t host;
-    uint64_t opening; /* of the youngest SESSION */
+    uint64_t opening;   /* of the youngest SESSION */
+    uint64_t challenge; /* that SESSION must bring (egm_session_ask); 0: none given yet */
     uint32_t pid, tenant;
     char *name;
     bool is_live; /* false: its ttl ran out; kept while writes or slots of it are left */
@@ -284,6 +285,8 @@ uint32_t egm_session_find(const struct egm_master *m, uint64_t id); /* live or n
 uint32_t egm_session_live(const struct egm_master *m, uint64_t id);
 void egm_session_tick(struct egm_master *m);
 EGM_MUST_CHECK int egm_session_new(struct egm_master *m, uint64_t id, uint32_t *ret_slot);
+/* It has to say anew what it writes: until then it is not known. */
+void egm_session_ask(struct egm_master *m, uint32_t session);
 /* A slot of the session became free: its writes that nobody can reach any more are settled (I3 c).
  */
 void egm_session_settle(struct egm_master *m, uint32_t session);

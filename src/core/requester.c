@@ -53,6 +53,7 @@ bool egm_requester_meet(struct egm_requester *r, uint64_t instance)
 {
     if (r->instance != instance) {
         r->instance = instance;
+        r->challenge = 0;
         r->layout_version = 0;
         egm_requester_lose(r);
     }
@@ -85,7 +86,8 @@ void egm_requester_encode_session(struct egm_requester *r, struct egm_buf *buf, 
                                .pid = r->pid,
                                .name = egm_bytes_of(r->name, strlen(r->name)),
                                .tenant = egm_bytes_of(r->tenant, strlen(r->tenant)),
-                               .opening = r->session_count + 1};
+                               .opening = r->session_count + 1,
+                               .challenge = r->challenge};
     size_t begin = egm_frame_begin(buf, EGM_MSG_SESSION, request);
 
     r->session_count++; /* S4 */
@@ -131,6 +133,9 @@ int egm_requester_take_session_reply(struct egm_requester *r, const void *payloa
     egm_take_session_reply(&cursor, &reply);
     if (egm_cursor_end(&cursor) < 0) {
         return EGM_E_PROTO;
+    }
+    if (r->instance == instance && reply.challenge != 0) {
+        r->challenge = reply.challenge;
     }
     if (reply.status != 0) {
         return head_status(reply.status);

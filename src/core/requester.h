@@ -154,7 +154,8 @@ struct egm_requester {
     char tenant[EGM_MAX_NAME + 1];
 
     enum egm_requester_state state;
-    uint64_t instance; /* of the master we met last; 0: none */
+    uint64_t instance;  /* of the master we met last; 0: none */
+    uint64_t challenge; /* that this master gave last; goes with the next SESSION; 0: none */
     uint64_t valid_until_ns;
     uint32_t ttl_ms;
     uint64_t layout_version; /* as the master told last */
@@ -183,7 +184,9 @@ bool egm_requester_meet(struct egm_requester *r, uint64_t instance);
 void egm_requester_lose(struct egm_requester *r);
 
 void egm_requester_encode_session(struct egm_requester *r, struct egm_buf *buf, uint64_t request);
-/* `instance`: of the connection that carried it. 0, the master's status, or EGM_E_PROTO. */
+/* `instance`: of the connection that carried it. 0, the master's status, or EGM_E_PROTO.
+ * EGM_E_AGAIN: it has a challenge for us, which the next SESSION answers, or we have met another
+ * master. */
 EGM_MUST_CHECK int egm_requester_take_session_reply(struct egm_requester *r, const void *payload,
                                                     size_t size, uint64_t instance,
                                                     uint64_t sent_ns);

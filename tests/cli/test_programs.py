@@ -90,7 +90,7 @@ def test_requester_outlives_a_stopped_master(programs):
     peers = []
     for session in (11, 12):
         peer, _ = greet(("127.0.0.1", master.port))
-        peer.sendall(frame(10, 2, struct.pack("<QQII", session, 1, 1, 0) + text(b"n") + text(b"default") + struct.pack("<Q", 1)))
+        peer.sendall(frame(10, 2, struct.pack("<QQII", session, 1, 1, 0) + text(b"n") + text(b"default") + struct.pack("<QQ", 1, 0)))
         kind, _, payload = receive(peer)
         assert kind == 11 and struct.unpack_from("<i", payload)[0] == 0
         peers.append((session, peer))

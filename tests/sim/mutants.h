@@ -36,6 +36,8 @@
     M(29, "a PING_REPLY renews reads that it does not name")                             \
     M(30, "the renewal of a read lease is told but not kept")                            \
     M(31, "a read lease reaches beyond its providers' leases")                           \
+    M(32, "a SESSION that may be older than a grant counts without the challenge")       \
+    M(33, "a SESSION that may be older than a provider's coming counts without it")      \
     M(38, "holds keep a full pool from evicting")                                        \
     M(39, "what is in use in main hides small from eviction")                            \
     M(40, "an object is evicted for the sake of its first replica's mount only")         \

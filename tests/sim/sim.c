@@ -41,7 +41,7 @@ int egm_sim_mutant;
 static const char *const fault_names[FAULT_COUNT] = {
     "break",       "partition",     "stall",        "kill_requester", "kill_provider",
     "kill_master", "second_master", "clock_jump",   "no_memory",      "stray_end",
-    "drain",       "slow",          "zombie_store", "late_store"};
+    "drain",       "slow",          "zombie_store", "late_store",     "late_session"};
 
 /* ---- randomness, log, clocks ---- */
 uint64_t rnd(uint64_t below)
@@ -444,13 +444,24 @@ static void one_fault(void)
 /* ---- phases ---- */
 static void start_all(void)
 {
-    static const uint32_t weights[FAULT_COUNT] = {30, 12, 25, 8, 5, 6, 6, 5, 0, 25, 3, 4, 0, 0};
+    static const uint32_t weights[FAULT_COUNT] = {30, 12, 25, 8, 5, 6, 6, 5, 0, 25, 3, 4};
     for (int i = 0; i < FAULT_COUNT; i++) { /* swarm: each seed has some of the kinds */
         w.fault_weight[i] = chance(60) ? weights[i] : 0;
     }
     w.fault_weight[FAULT_BREAK] += 1;
     w.stuck_copies = chance(40) ? 1 + rnd(5) : 0;
     w.late_frames = chance(40) ? 1 + rnd(4) : 0;
+    w.late_sessions = 0;
+    if (chance(40)) { /* what they list is wrong only while a write lasts that they do not know */
+        w.late_sessions = 20 + rnd(80);
+        w.stuck_copies = 5 + rnd(20);
+    }
+    bool has_two = w.late_sessions && chance(50); /* masters, for long; everybody wanders */
+    if (has_two) {
+        w.fault_weight[FAULT_SECOND_MASTER] = 0;
+        w.fault_weight[FAULT_KILL_MASTER] = 0;
+        w.fault_weight[FAULT_BREAK] = 60;
+    }
     w.no_memory_percent = chance(25) ? 1 + (uint32_t)rnd(3) : 0;
     for (int proc = 0; proc < PROCESSES; proc++) {
         struct process *p = &w.procs[proc];
@@ -461,6 +472,9 @@ static void start_all(void)
         p->choice = 0;
     }
     process_start(proc_of(MASTER, 0));
+    if (has_two) {
+        process_start(proc_of(MASTER, 1));
+    }
     for (int i = 0; i < PROVIDERS; i++) {
         process_start(proc_of(PROVIDER, i));
     }

@@ -123,6 +123,7 @@ enum fault {
     FAULT_SLOW,
     FAULT_ZOMBIE_STORE,
     FAULT_LATE_STORE,
+    FAULT_LATE_SESSION,
     FAULT_COUNT
 };
 
@@ -154,7 +155,7 @@ struct world {
     struct conn *conns;
     uint32_t conn_count, conn_room;
     uint64_t blocked_until[PROCESSES][PROCESSES];
-    uint64_t slow_until, late_frames, stuck_copies;
+    uint64_t slow_until, late_frames, late_sessions, stuck_copies;
     bool is_chaos, is_draining; /* draining: no new calls */
     bool is_traced;
     uint32_t fault_weight[FAULT_COUNT];
@@ -207,6 +208,8 @@ void memory_end(void);
 /* ---- sim_net.c ---- */
 int net_connect(int proc, int target, enum conn_kind kind); /* -1: refused */
 void net_send(int conn, int proc, const void *data, size_t size);
+/* What this side sends from now on takes at least so long. */
+void net_hold(int conn, int proc, uint64_t ns);
 void net_close(int conn, int proc);
 void net_hang_up(int conn, int proc);
 void net_break(int conn);

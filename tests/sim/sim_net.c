@@ -87,6 +87,12 @@ void net_send(int conn, int proc, const void *data, size_t size)
     }
 }
 
+void net_hold(int conn, int proc, uint64_t ns)
+{
+    uint64_t *last = &w.conns[conn].last[net_side(conn, proc)];
+    *last = w.now + ns > *last ? w.now + ns : *last;
+}
+
 void net_close(int conn, int proc)
 {
     struct conn *c = &w.conns[conn];

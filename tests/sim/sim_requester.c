@@ -30,9 +30,22 @@ void req_send_buf(int conn, int proc, struct egm_buf *buf)
     egm_buf_release(buf);
 }
 
-static void link_open(struct link *link, int proc)
+static void send_hello(int conn, int proc, uint64_t request)
 {
     struct egm_buf buf;
+    egm_buf_init(&buf, 4096);
+    size_t begin = egm_frame_begin(&buf, EGM_MSG_HELLO, request);
+    egm_put_hello(&buf, &(struct egm_hello){.version_min = 1,
+                                            .version_max = 1,
+                                            .role = EGM_ROLE_REQUESTER,
+                                            .process = (uint64_t)proc,
+                                            .cluster = egm_bytes_of("egmstore", 8)});
+    egm_frame_end(&buf, begin);
+    req_send_buf(conn, proc, &buf);
+}
+
+static void link_open(struct link *link, int proc)
+{
     link->conn = net_connect(proc, pick_master(proc), CONTROL);
     if (link->conn < 0) {
         link->state = LINK_NONE;
@@ -40,16 +53,8 @@ static void link_open(struct link *link, int proc)
     }
     link->state = LINK_HELLO;
     link->request = ++link->next_request;
-    egm_buf_init(&buf, 4096);
-    size_t begin = egm_frame_begin(&buf, EGM_MSG_HELLO, link->request);
-    egm_put_hello(&buf, &(struct egm_hello){.version_min = 1,
-                                            .version_max = 1,
-                                            .role = EGM_ROLE_REQUESTER,
-                                            .process = (uint64_t)proc,
-                                            .cluster = egm_bytes_of("egmstore", 8)});
-    egm_frame_end(&buf, begin);
     link->sent = local_ns(proc);
-    req_send_buf(link->conn, proc, &buf);
+    send_hello(link->conn, proc, link->request);
 }
 
 void req_link_drop(struct link *link, int proc)
@@ -69,13 +74,42 @@ void req_link_ask(struct link *link, int proc, enum request_kind what, struct eg
     req_send_buf(link->conn, proc, buf);
 }
 
+/* Another thread opens the session at the same time, over a connection of its own on which that
+ * stays on its way for long. Nobody waits for its answer. */
+static void late_twin(struct requester *r, int proc, const struct link *link)
+{
+    struct egm_buf buf;
+    int conn = net_connect(proc, w.conns[link->conn].proc[1], CONTROL);
+    if (conn < 0) {
+        return;
+    }
+    totals.faults[FAULT_LATE_SESSION]++;
+    send_hello(conn, proc, 1);
+    net_hold(conn, proc, rnd(9 * SECOND));
+    egm_buf_init(&buf, 1u << 20);
+    egm_requester_encode_session(&r->core, &buf, 2);
+    req_send_buf(conn, proc, &buf);
+    net_close(conn, proc);
+}
+
 static void ask_session(struct requester *r, int proc, struct link *link)
 {
     struct egm_buf buf;
     egm_buf_init(&buf, 1u << 20);
     egm_requester_encode_session(&r->core, &buf, ++link->next_request);
     link->request = link->next_request;
+    bool is_late = w.is_chaos && rnd(100) < w.late_sessions;
+    bool is_alone = is_late && chance(50);
+    if (is_alone) { /* its sender turns to another connection, which may lead to another master */
+        totals.faults[FAULT_LATE_SESSION]++;
+        net_hold(link->conn, proc, rnd(9 * SECOND));
+    }
     req_link_ask(link, proc, ASK_SESSION, &buf);
+    if (is_alone) {
+        req_link_drop(link, proc);
+    } else if (is_late) {
+        late_twin(r, proc, link);
+    }
 }
 
 /* True when the link is idle and its master knows the session; else something that leads there is

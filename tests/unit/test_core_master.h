@@ -36,6 +36,7 @@ static uint64_t bench_now = 1000000000;
 static struct bench_peer bench_peers[PEERS];
 static uint64_t bench_seed = 0x243f6a8885a308d3u;
 static uint64_t bench_request = 1;
+static uint64_t bench_challenge; /* the last one heard */
 
 struct got {
     int status;
@@ -424,7 +425,8 @@ __attribute__((unused)) static int bench_session_with(uint32_t peer, uint64_t se
                                                   .pid = 5,
                                                   .write_count = count,
                                                   .name = egm_bytes_of("r", 1),
-                                                  .opening = bench_request});
+                                                  .opening = bench_request,
+                                                  .challenge = bench_challenge});
     for (uint32_t i = 0; i < count; i++) {
         egm_put_open_write(&frame, &writes[i]);
         egm_put_extent(&frame, &extents[i]);
@@ -433,6 +435,10 @@ __attribute__((unused)) static int bench_session_with(uint32_t peer, uint64_t se
     struct egm_cursor cursor = bench_reply(peer, EGM_MSG_SESSION_REPLY, &frame);
     egm_take_session_reply(&cursor, &reply);
     egm_buf_release(&frame);
+    if (egm_status_from_wire(reply.status) == EGM_E_AGAIN && reply.challenge != bench_challenge) {
+        bench_challenge = reply.challenge;
+        return bench_session_with(peer, session, writes, extents, count);
+    }
     return egm_status_from_wire(reply.status);
 }
 

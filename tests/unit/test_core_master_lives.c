@@ -178,6 +178,64 @@ START_TEST(session_message_overtaken_by_a_younger_one_changes_nothing)
 }
 END_TEST
 
+/* Sends a SESSION that lists nothing and answers `challenge`, younger than any so far; the status.
+ */
+static int open_listing_nothing(uint64_t challenge, uint64_t *ret_challenge)
+{
+    struct egm_buf frame;
+    struct egm_session_reply reply;
+    size_t begin = bench_begin(&frame, EGM_MSG_SESSION);
+    egm_put_session(&frame, &(struct egm_session){
+                                .session = 101, .opening = bench_request, .challenge = challenge});
+    bench_event(A, &frame, begin);
+    struct egm_cursor cursor = bench_reply(A, EGM_MSG_SESSION_REPLY, &frame);
+    egm_take_session_reply(&cursor, &reply);
+    ck_assert_int_eq(egm_cursor_end(&cursor), 0);
+    egm_buf_release(&frame);
+    *ret_challenge = reply.challenge;
+    return egm_status_from_wire(reply.status);
+}
+
+START_TEST(session_message_from_before_a_grant_does_not_settle_its_write)
+{
+    uint64_t first, second;
+    start_one();
+    ck_assert_int_eq(bench_put_start(A, 101, "k", 5000).status, 0);
+    pass_without_a(4000); /* its write is quarantined */
+    ck_assert_int_eq(open_listing_nothing(0, &first), EGM_E_AGAIN);
+    ck_assert_uint_ne(first, 0);
+    ck_assert_int_eq(open_listing_nothing(first + 2, &second), EGM_E_AGAIN);
+    ck_assert_uint_eq(second, first); /* asked once: whoever answers may be late as well */
+    ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_SLOT);
+    ck_assert_int_eq(open_listing_nothing(first, &second), 0);
+    ck_assert_uint_eq(bench_sums().quarantined, 0);
+    /* the next grant makes that answer old */
+    ck_assert_int_eq(bench_put_start(A, 101, "k", 5000).status, 0);
+    pass_without_a(4000);
+    ck_assert_int_eq(open_listing_nothing(first, &second), EGM_E_AGAIN);
+    ck_assert_uint_ne(second, first);
+    ck_assert_uint_eq(bench_sums().quarantined, 2 * EGM_SLOT);
+    bench_stop();
+}
+END_TEST
+
+START_TEST(session_message_from_before_a_provider_came_does_not_open_its_memory)
+{
+    uint64_t challenge;
+    bench_start();
+    bench_connect(A, EGM_ROLE_REQUESTER);
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    struct bench_slot slots[] = {{0, A, 101, EGM_IMPORT_MAP}};
+    ck_assert_int_eq(bench_mount_slots(P, 1, 100, 7, SIZE, slots, 1), 0);
+    ck_assert_int_eq(open_listing_nothing(0, &challenge), EGM_E_AGAIN);
+    ck_assert_str_eq(bench_sums().state, "recovering");
+    ck_assert_int_eq(bench_ping(A, 101, 0, NULL), EGM_E_NOT_FOUND);
+    ck_assert_int_eq(open_listing_nothing(challenge, &challenge), 0);
+    ck_assert_str_eq(bench_sums().state, "ready");
+    bench_stop();
+}
+END_TEST
+
 START_TEST(put_that_lasts_too_long_is_revoked_although_its_session_lives)
 {
     uint64_t revoked;
@@ -834,6 +892,8 @@ EGM_TEST_MAIN("core_master_lives", nothing_is_answered_before_hello_and_stranger
               session_that_comes_back_without_its_write_settles_it,
               session_that_comes_back_with_its_write_is_told_to_stop_it,
               session_message_overtaken_by_a_younger_one_changes_nothing,
+              session_message_from_before_a_grant_does_not_settle_its_write,
+              session_message_from_before_a_provider_came_does_not_open_its_memory,
               put_that_lasts_too_long_is_revoked_although_its_session_lives,
               read_leases_end_with_their_session_and_with_their_deadline,
               read_lease_runs_out_unless_a_ping_renews_it,

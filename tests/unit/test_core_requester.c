@@ -128,6 +128,44 @@ START_TEST(unknown_session_in_a_ping_is_lost)
 }
 END_TEST
 
+static uint64_t challenge_sent(struct egm_requester *r)
+{
+    struct egm_buf buf = payload();
+    struct egm_session head;
+
+    egm_requester_encode_session(r, &buf, 1);
+    struct egm_cursor cursor =
+        egm_cursor_of(buf.data + EGM_FRAME_HEADER, buf.len - EGM_FRAME_HEADER);
+    egm_take_session(&cursor, &head);
+    egm_buf_release(&buf);
+    return head.challenge;
+}
+
+START_TEST(challenge_goes_back_with_the_next_session_to_the_same_master_only)
+{
+    struct egm_requester r;
+    new_requester(&r);
+    struct egm_buf buf = payload();
+
+    ck_assert_uint_eq(challenge_sent(&r), 0);
+    egm_put_session_reply(
+        &buf, &(struct egm_session_reply){
+                  .status = egm_status_to_wire(EGM_E_AGAIN), .ttl_ms = 1000, .challenge = 4711});
+    ck_assert_int_eq(egm_requester_take_session_reply(&r, buf.data, buf.len, INSTANCE, S),
+                     EGM_E_AGAIN);
+    ck_assert_int_ne(r.state, EGM_SESSION_OPEN);
+    ck_assert_uint_eq(challenge_sent(&r), 4711);
+    ck_assert(egm_requester_meet(&r, INSTANCE + 1));
+    ck_assert_uint_eq(challenge_sent(&r), 0);
+    /* the former one's late answer is no challenge of this one */
+    ck_assert_int_eq(egm_requester_take_session_reply(&r, buf.data, buf.len, INSTANCE, S),
+                     EGM_E_AGAIN);
+    ck_assert_uint_eq(challenge_sent(&r), 0);
+    egm_buf_release(&buf);
+    egm_requester_release(&r);
+}
+END_TEST
+
 /* ---- reads ---- */
 
 static int renew(struct egm_requester *r, uint64_t sent_ns, uint64_t op, uint32_t lease_ms)
@@ -863,6 +901,7 @@ END_TEST
 EGM_TEST_MAIN("core_requester", session_is_counted_from_before_the_question_minus_a_margin,
               writes_stop_when_the_session_has_run_out, another_master_means_another_session,
               unknown_session_in_a_ping_is_lost,
+              challenge_goes_back_with_the_next_session_to_the_same_master_only,
               read_lease_moves_on_with_each_answer_that_names_it_in_any_order,
               revoked_write_is_reported_only_after_its_copy_returned,
               unknown_revoked_generation_is_reported_at_once,
