@@ -266,7 +266,7 @@ static void get_one(struct egm_master *m, struct egm_request *r, uint32_t id)
 static void list_op(struct egm_master *m, struct egm_request *r)
 {
     if (r->op) {
-        r->op->until_ns = r->deadline_ns - (EGM_MUTANT(44) ? egm_ms(r->result / 2) : 0);
+        r->op->until_ns = EGM_MUTANT(44) ? m->now_ns + egm_ms(r->result / 4) : r->deadline_ns;
         egm_list_push_back(&m->ops, &r->op->link);
         r->op = NULL;
     }

@@ -449,8 +449,8 @@ static void start_all(void)
         w.fault_weight[i] = chance(60) ? weights[i] : 0;
     }
     w.fault_weight[FAULT_BREAK] += 1;
-    w.stuck_copies = chance(40) ? 1 + rnd(5) : 0;
-    w.late_frames = chance(40) ? 1 + rnd(4) : 0;
+    w.stuck_copies = chance(40) ? 1 + rnd(15) : 0;
+    w.late_frames = chance(40) ? 1 + rnd(12) : 0;
     w.no_memory_percent = chance(25) ? 1 + (uint32_t)rnd(3) : 0;
     for (int proc = 0; proc < PROCESSES; proc++) {
         struct process *p = &w.procs[proc];

@@ -85,7 +85,10 @@ static void begin_put_copy(struct requester *r, int proc)
         c->writer[i] = -1;
         bool may_begin =
             egm_requester_may_write(&r->core, &c->op.writes[c->list_place[i]], local_ns(proc)) == 0;
-        if (a && a->is_map && may_begin) {
+        /* A grant that waited while its place was taken back, say because this requester's mapping
+         * went and came anew, is told by the fence before the first store. */
+        if (a && a->is_map && may_begin &&
+            !is_dead(a->mem, item->generation, place->extents, place->extent_count)) {
             struct writer writer = {.mem = a->mem,
                                     .extent_count = place->extent_count,
                                     .generation = item->generation,
@@ -282,8 +285,8 @@ void req_note_leases(struct requester *r, int proc, const uint8_t *payload, uint
     for (uint32_t i = 0; i < BATCH * 4; i++) {
         c->leases[i].is_active = false;
     }
-    /* What was promised before the promiser's clock jumped ended earlier, as it would if its host had
-     * slept: nobody can count on it. */
+    /* What was promised before the promiser's clock jumped ended earlier, as it would if its host
+     * had slept: nobody can count on it. */
     bool is_void = ns <= margin || has_jumped_since(c->answered_by, c->sent_true);
     for (uint32_t i = 0; i < c->op.place_count && i < BATCH * 4 && !is_void; i++) {
         const struct egm_place *place = &c->op.places[i];
