@@ -170,7 +170,7 @@ static int take_claimed(struct egm_master *m, uint32_t mount, const struct egm_c
         bool is_possible =
             extent->offset / EGM_SLOT <= UINT32_MAX && extent->length / EGM_SLOT <= UINT32_MAX;
         int r = is_possible ? egm_extents_take_at(&m->mounts[mount].extents, place) : EGM_E_INVALID;
-        if (r == EGM_E_NO_SPACE && !EGM_MUTANT(46)) {
+        if (r == EGM_E_NO_SPACE) {
             give_claimed(m, mount, ret_places, taken);
             return EGM_E_AGAIN;
         }

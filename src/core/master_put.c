@@ -4,10 +4,11 @@
  * Every put_start gets places of its own, whoever else writes the key; the first put_end seals,
  * later ones give theirs back and are told 0, since a sealed value is there (I9). An upsert's
  * put_end swaps. Placement weighs two random candidates by free bytes (power of two choices) and
- * walks all mounts once per key, which is cheap up to some hundred of them. Two corrections: a mount
- * that is new gets no more than an equal share, however empty it is, while requesters attach to it
- * and its pages are cold; and consecutive keys of a batch that go to one provider alternate between
- * its NUMA nodes, so that one copy after the other finds the other memory idle. */
+ * walks all mounts once per key, which is cheap up to some hundred of them. Two corrections:
+ * - a mount that is new gets no more than an equal share, however empty it is, while requesters
+ *   attach to it and its pages are cold;
+ * - consecutive keys of a batch that go to one provider alternate between its NUMA nodes, so that
+ *   both memories work. */
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/mutant.h"

@@ -44,8 +44,7 @@
     M(41, "a put is refused although removals are on their way")                         \
     M(42, "what lies on a segment whose lease ran out is present")                       \
     M(43, "what one session suspects is absent for all")                                 \
-    M(44, "a read lease ends after half of the time that was told")                      \
-    M(45, "a segment that joins counts as none")                                         \
-    M(46, "of two claims on one place the second is forgotten")
+    M(44, "a read lease ends after a quarter of its time")                               \
+    M(45, "a segment that joins counts as none")
 
 #endif

@@ -449,8 +449,8 @@ static void start_all(void)
         w.fault_weight[i] = chance(60) ? weights[i] : 0;
     }
     w.fault_weight[FAULT_BREAK] += 1;
-    w.stuck_copies = chance(40) ? 1 + rnd(5) : 0;
-    w.late_frames = chance(40) ? 1 + rnd(4) : 0;
+    w.stuck_copies = chance(40) ? 1 + rnd(15) : 0;
+    w.late_frames = chance(40) ? 1 + rnd(12) : 0;
     w.late_sessions = 0;
     if (chance(40)) { /* what they list is wrong only while a write lasts that they do not know */
         w.late_sessions = 20 + rnd(80);

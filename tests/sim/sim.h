@@ -102,6 +102,7 @@ struct conn {
     uint32_t life[2];
     bool is_open[2];
     bool is_broken;
+    bool is_hung_up;  /* by the side that will hear of it by an event */
     uint64_t last[2]; /* when the last frame sent from this side arrives */
     uint64_t cut[2];  /* broken: nothing sent from this side arrives later */
     int tag[2];

@@ -85,7 +85,10 @@ static void begin_put_copy(struct requester *r, int proc)
         c->writer[i] = -1;
         bool may_begin =
             egm_requester_may_write(&r->core, &c->op.writes[c->list_place[i]], local_ns(proc)) == 0;
-        if (a && a->is_map && may_begin) {
+        /* A grant that waited while its place was taken back, say because this requester's mapping
+         * went and came anew, is told by the fence before the first store. */
+        if (a && a->is_map && may_begin &&
+            !is_dead(a->mem, item->generation, place->extents, place->extent_count)) {
             struct writer writer = {.mem = a->mem,
                                     .extent_count = place->extent_count,
                                     .generation = item->generation,

@@ -135,7 +135,7 @@ void master_start(int proc)
     options.session_ttl_ms = 2000;
     options.segment_lease_ms = 3000;
     options.read_lease_ms = 700; /* a lost or late PING costs a long read its lease */
-    options.put_timeout_ms = 3000;
+    options.put_timeout_ms = 1000;
     options.high_watermark = 0.9;
     if (egm_master_create(&options, &io, &m->core) < 0) {
         fail("a master cannot be created");

@@ -80,6 +80,15 @@ void net_send(int conn, int proc, const void *data, size_t size)
     if (c->kind != UNIX && blocked > w.now) {
         at += blocked - w.now;
     }
+    struct egm_frame frame;
+    if (w.is_chaos && w.late_frames && egm_frame_parse(data, &frame) == 0) {
+        /* A younger SESSION, over another connection, may overtake one; a PUT_END may come when its
+         * write was given up and is known to have stopped. */
+        uint32_t percent = frame.type == EGM_MSG_SESSION   ? 15
+                           : frame.type == EGM_MSG_PUT_END ? 5
+                                                           : 0;
+        at += chance(percent) ? rnd(6 * SECOND) : 0;
+    }
     at = at > c->last[side] ? at : c->last[side];
     c->last[side] = at;
     if (!c->is_broken || at <= c->cut[side]) {
@@ -113,6 +122,7 @@ void net_hang_up(int conn, int proc)
     int side = net_side(conn, proc);
     if (c->is_open[side]) {
         net_close(conn, proc);
+        c->is_hung_up = true;
         c->is_open[side] = true;
         post_to(conn, side, w.now, EV_CLOSED, NULL, 0);
     }

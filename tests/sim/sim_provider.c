@@ -148,9 +148,10 @@ bool provider_is_connected_to(uint64_t provider, uint64_t epoch, int master, uin
     int proc = proc_of(PROVIDER, (int)(provider - 1000));
     const struct provider *p = of(proc);
     return w.procs[proc].is_alive && p->mem->epoch == epoch && p->conn >= 0 &&
-           !w.conns[p->conn].is_broken && p->mounted_at < since && p->core->status.is_mounted &&
-           p->core->is_holder_here && w.conns[p->conn].proc[1] == master &&
-           w.conns[p->conn].is_open[0] && w.conns[p->conn].is_open[1] &&
+           !w.conns[p->conn].is_broken && !w.conns[p->conn].is_hung_up && p->mounted_at < since &&
+           p->core->status.is_mounted && p->core->is_holder_here &&
+           w.conns[p->conn].proc[1] == master && w.conns[p->conn].is_open[0] &&
+           w.conns[p->conn].is_open[1] &&
            provider_is_leased_to(provider, epoch, master_instance(master));
 }
 
