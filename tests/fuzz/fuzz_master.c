@@ -25,6 +25,7 @@ static uint64_t now_ns;
 static bool is_open[PEERS];
 static uint64_t random_state;
 static uint64_t last_lease[PEERS], last_sequence[PEERS];
+static uint64_t last_challenge;
 static uint64_t generations[16]; /* seen in grants */
 static unsigned generation_count;
 
@@ -56,6 +57,12 @@ static void io_send(void *arg, uint32_t peer, const void *data, size_t size)
         last_sequence[peer] = last_sequence[peer] ? last_sequence[peer] : frame.request;
     } else if (frame.type == EGM_MSG_PUT_START_REPLY) {
         see_grant((const uint8_t *)data + EGM_FRAME_HEADER, frame.length);
+    } else if (frame.type == EGM_MSG_SESSION_REPLY) {
+        struct egm_cursor cursor =
+            egm_cursor_of((const uint8_t *)data + EGM_FRAME_HEADER, frame.length);
+        struct egm_session_reply reply;
+        egm_take_session_reply(&cursor, &reply);
+        last_challenge = reply.challenge;
     }
 }
 
@@ -150,7 +157,9 @@ static uint64_t generation_of(struct script *s)
 static void put_session(struct script *s, struct egm_buf *buf)
 {
     uint32_t count = next(s) % 3;
-    egm_put_session(buf, &(struct egm_session){.session = session_of(s), .write_count = count});
+    egm_put_session(buf, &(struct egm_session){.session = session_of(s),
+                                               .write_count = count,
+                                               .challenge = last_challenge});
     for (uint32_t i = 0; i < count; i++) {
         egm_put_open_write(buf, &(struct egm_open_write){.generation = generation_of(s),
                                                          .provider = 1 + next(s) % 2,
@@ -364,6 +373,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memset(is_closing, 0, sizeof is_closing);
     memset(generations, 0, sizeof generations);
     generation_count = 0;
+    last_challenge = 0;
     random_state = 1;
     now_ns = 1000000000;
     EGM_ASSERT(egm_master_create(&options, &io, &m) == 0);
