@@ -160,11 +160,12 @@ void egm_eviction_forget_deferred(struct egm_eviction *e)
 uint32_t egm_eviction_next(struct egm_eviction *e, struct egm_directory *d)
 {
     for (uint32_t passes = 0;; passes++) {
-        bool from_small = e->first[EGM_QUEUE_SMALL] != NONE &&
-                          (e->first[EGM_QUEUE_MAIN] == NONE ||
-                           (e->deferred >= e->counts[EGM_QUEUE_MAIN] && !EGM_MUTANT(39)) ||
-                           e->bytes[EGM_QUEUE_SMALL] * SMALL_SHARE >=
-                               e->bytes[EGM_QUEUE_SMALL] + e->bytes[EGM_QUEUE_MAIN]);
+        bool from_small =
+            e->first[EGM_QUEUE_SMALL] != NONE &&
+            (e->first[EGM_QUEUE_MAIN] == NONE ||
+             (e->is_urgent && e->deferred >= e->counts[EGM_QUEUE_MAIN] && !EGM_MUTANT(39)) ||
+             e->bytes[EGM_QUEUE_SMALL] * SMALL_SHARE >=
+                 e->bytes[EGM_QUEUE_SMALL] + e->bytes[EGM_QUEUE_MAIN]);
         uint32_t id = e->first[from_small ? EGM_QUEUE_SMALL : EGM_QUEUE_MAIN];
         if (id == NONE) {
             return NONE;

@@ -8,7 +8,7 @@
  *
  * Victims come out of egm_eviction_next in order of policy; the caller decides whether each may go
  * (pinned, held, read) and calls egm_eviction_remove or, to pass over it, egm_eviction_defer. When
- * all of main was passed over, small is next, however little is in it.
+ * it is urgent and all of main was passed over, small is next, however little is in it.
  * Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
  * tests/unit/test_core_eviction.c compares its hit rates with LRU's on traces. */
 #ifndef EGM_CORE_EVICTION_H
@@ -32,6 +32,7 @@ struct egm_eviction {
     uint32_t *ghost_seen; /* open table of the tags in the ring */
     uint32_t ghost_room, ghost_count, ghost_next;
     uint32_t deferred; /* how often, since main gave up an object */
+    bool is_urgent;    /* the caller's: nothing can go by the order of the queues alone */
 };
 
 /* `ghost_room` is rounded up to a power of two: how many departed objects are remembered. */

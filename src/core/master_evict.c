@@ -20,6 +20,7 @@
 enum round {
     ROUND_IDLE,
     ROUND_HELD,
+    ROUND_HIDDEN, /* also what main hides in small; not before, or the newest goes first */
     ROUND_SOFT_PINNED,
     ROUND_COUNT
 };
@@ -96,6 +97,7 @@ static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint
     for (enum round round = ROUND_IDLE; round < ROUND_COUNT && coming < bytes; round++) {
         uint32_t passed = 0;
         uint32_t left = queued_count(e);
+        e->is_urgent = round >= ROUND_HIDDEN;
         while (coming < bytes && most > 0 && passed < LOOKS && passed < left * ROUNDS_OF_HITS) {
             uint32_t id = egm_eviction_next(e, &m->directory);
             if (id == EGM_NO_OBJECT) {

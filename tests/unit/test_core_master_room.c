@@ -107,6 +107,21 @@ START_TEST(large_object_in_use_does_not_hide_a_small_idle_one_from_eviction)
 }
 END_TEST
 
+START_TEST(newest_object_is_not_evicted_before_older_ones_that_are_merely_held)
+{
+    bench_start();
+    bench_mount(P, 1, SIZE);
+    bench_requester(A, 101, P);
+    ck_assert_int_eq(bench_put(A, 101, "held", 20 * EGM_GRANULE), 0);
+    ck_assert_int_eq(bench_get_start(A, 101, "held", 0).status, 0);
+    ck_assert_int_eq(bench_put(A, 101, "newest", EGM_GRANULE), 0);
+    ck_assert_int_eq(bench_put(A, 101, "large", 20 * EGM_GRANULE), 0);
+    ck_assert(bench_exists(A, 101, "newest"));
+    ck_assert(!bench_exists(A, 101, "held"));
+    bench_stop();
+}
+END_TEST
+
 START_TEST(second_replica_is_evicted_for_the_sake_of_its_own_mount)
 {
     struct got got;
@@ -282,6 +297,7 @@ START_TEST(walk_over_keys_pauses_when_its_looks_are_used_up)
 END_TEST
 
 EGM_TEST_MAIN("core_master_room", large_object_in_use_does_not_hide_a_small_idle_one_from_eviction,
+              newest_object_is_not_evicted_before_older_ones_that_are_merely_held,
               second_replica_is_evicted_for_the_sake_of_its_own_mount,
               put_looks_on_turn_after_turn_among_thousands_of_objects_in_use,
               new_mount_gets_an_equal_share_of_puts_until_it_is_no_longer_new,
