@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data port: what is granted and sealed moves, and peers that do not keep the protocol harm nobody. */
+/* The data port: what is granted and sealed moves; peers that break the protocol harm nobody. */
 #include "test_provider.h"
 
 START_TEST(tcp_moves_what_was_granted_and_sealed)
