@@ -344,7 +344,10 @@ static bool is_listing_needed(const struct egm_master *m, const struct egm_sessi
 static int judge_opening(struct egm_master *m, struct egm_session_state *s,
                          const struct egm_session *head)
 {
-    if (head->opening < s->opening && !EGM_MUTANT(27)) {
+    if (EGM_MUTANT(27)) {
+        return 0;
+    }
+    if (head->opening < s->opening) {
         return EGM_E_STALE; /* overtaken: what it lists is not what the session writes now (I3 c) */
     }
     if (!is_listing_needed(m, s) || (s->challenge && head->challenge == s->challenge)) {

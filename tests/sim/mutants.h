@@ -31,7 +31,7 @@
     M(24, "who is known is not asked again what it writes when a provider joins")        \
     M(25, "one lost provider lets a removal be answered that another has not recorded")  \
     M(26, "a new term does not raise the floor of the fences")                           \
-    M(27, "a SESSION that was overtaken by a younger one counts")                        \
+    M(27, "any SESSION counts, overtaken or old")                                        \
     M(28, "what a PING_REPLY grants counts from the answer instead of the question")     \
     M(29, "a PING_REPLY renews reads that it does not name")                             \
     M(30, "the renewal of a read lease is told but not kept")                            \
