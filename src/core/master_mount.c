@@ -10,9 +10,9 @@
  *                              LOST -------- session_ttl without it ---------------+
  *
  * A mount's allocator is set up only when every held map slot belongs to a session that has listed
- * its open writes since the provider joined (`is_known`), or is free: until then anything there
- * may still be written by a process that another master let in. The listed writes start as
- * QUARANTINED objects. This is I3 (c) across a master's restart. */
+ * its open writes since the provider's lease became ours (`is_known`), or is free: until then
+ * anything there may still be written by a process that another master let in. The listed writes
+ * start as QUARANTINED objects. This is I3 (c) across a master's restart. */
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/mutant.h"
@@ -286,6 +286,9 @@ static void resolve_mount(struct egm_master *m, uint32_t mount)
 {
     struct egm_mount_state *mt = &m->mounts[mount];
     const struct egm_provider_state *p = &m->providers[mt->provider];
+    if (p->phase != EGM_PHASE_READY) {
+        return; /* another master may still grant there */
+    }
     mt->unresolved = 0;
     for (uint32_t i = 0; i < p->slot_count; i++) {
         uint32_t session = egm_session_find(m, p->slots[i].session);
@@ -512,19 +515,6 @@ static void send_lease(struct egm_master *m, struct egm_provider_state *p)
     egm_master_reply(m, p->peer, &m->scratch, begin);
 }
 
-/* Who has a slot here may have been given writes by another master since it told us which it has,
- * or by us before the provider was given up. So it has to tell again before anything is placed
- * here: it is answered that it is not known. */
-static void ask_writers(struct egm_master *m, const struct egm_provider_state *p)
-{
-    for (uint32_t i = 0; i < p->slot_count && !EGM_MUTANT(24); i++) {
-        uint32_t session = egm_session_find(m, p->slots[i].session);
-        if (session != EGM_NONE && p->slots[i].kind == EGM_IMPORT_MAP) {
-            egm_session_ask(m, session);
-        }
-    }
-}
-
 /* Above every term that any provider has accepted (I13); those that are ready are told at once. */
 static void raise_term(struct egm_master *m, uint32_t term)
 {
@@ -574,17 +564,9 @@ static int join(struct egm_master *m, uint32_t peer, const struct egm_mount *hea
     p->lease_next_ns = m->now_ns;
     p->lease_until_ns = 0;
     set_slots(m, p, lists->slots, head->slot_count);
-    if (!is_back) {
-        ask_writers(m, p);
-    }
     if (is_back) {
         egm_records_requeue(m, provider);
         p->resync_at = 0;
-    }
-    for (uint32_t i = p->first_mount; i < p->first_mount + p->mount_count; i++) {
-        if (!m->mounts[i].is_placeable_once) {
-            resolve_mount(m, i);
-        }
     }
     egm_info("provider %s name=%s segments=%u slots=%u", is_back ? "is back" : "joins", p->name,
              p->mount_count, p->slot_count);
@@ -621,6 +603,42 @@ void egm_mount_message(struct egm_master *m, uint32_t peer, const struct egm_fra
     }
 }
 
+/* Who has a slot here may have been given writes by another master, until this moment, or by us
+ * before the provider was given up. So it has to tell again which it has before anything is placed
+ * here: it is answered that it is not known. */
+static void ask_writers(struct egm_master *m, const struct egm_provider_state *p)
+{
+    for (uint32_t i = 0; i < p->slot_count && !EGM_MUTANT(24); i++) {
+        uint32_t session = egm_session_find(m, p->slots[i].session);
+        if (session != EGM_NONE && p->slots[i].kind == EGM_IMPORT_MAP) {
+            egm_session_ask(m, session);
+        }
+    }
+}
+
+/* The first lease of a joining provider is ours: nobody else grants there any more (I13). */
+static void make_ready(struct egm_master *m, struct egm_provider_state *p)
+{
+    bool is_asked = false;
+    p->phase = EGM_PHASE_READY;
+    for (uint32_t i = p->first_mount; i < p->first_mount + p->mount_count; i++) {
+        if (m->mounts[i].is_placeable_once) {
+            continue;
+        }
+        if (!is_asked) {
+            ask_writers(m, p);
+            is_asked = true;
+        }
+        resolve_mount(m, i);
+    }
+    m->layout++;
+    egm_info("provider is ready name=%s term=%u", p->name, p->term);
+    if (p->term < m->term) {
+        send_lease(m, p);
+    }
+    egm_master_wake(m);
+}
+
 void egm_lease_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                              struct egm_cursor cursor)
 {
@@ -648,13 +666,7 @@ void egm_lease_reply_message(struct egm_master *m, uint32_t peer, const struct e
                         egm_max_u64(1000000, duration_ns / 1000); /* I4 */
     p->leased_term = reply.term;
     if (p->phase == EGM_PHASE_JOINING) {
-        p->phase = EGM_PHASE_READY;
-        m->layout++;
-        egm_info("provider is ready name=%s term=%u", p->name, p->term);
-        if (p->term < m->term) {
-            send_lease(m, p);
-        }
-        egm_master_wake(m);
+        make_ready(m, p);
     }
 }
 

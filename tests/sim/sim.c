@@ -452,11 +452,14 @@ static void start_all(void)
     w.stuck_copies = chance(40) ? 1 + rnd(15) : 0;
     w.late_frames = chance(40) ? 1 + rnd(12) : 0;
     w.late_sessions = 0;
-    if (chance(40)) { /* what they list is wrong only while a write lasts that they do not know */
+    if (chance(40) ||
+        EGM_MUTANT(
+            33)) { /* what they list is wrong only while a write lasts that they do not know */
         w.late_sessions = 20 + rnd(80);
         w.stuck_copies = 5 + rnd(20);
     }
-    bool has_two = w.late_sessions && chance(50); /* masters, for long; everybody wanders */
+    /* Two masters for long, everybody wanders; the one mutant that needs it always has it. */
+    bool has_two = w.late_sessions && (chance(50) || EGM_MUTANT(33));
     if (has_two) {
         w.fault_weight[FAULT_SECOND_MASTER] = 0;
         w.fault_weight[FAULT_KILL_MASTER] = 0;
