@@ -55,8 +55,8 @@ class Program:
         self.stopped = False
 
     def signal(self, number):
-        if self.popen.poll() is None:
-            os.kill(self.pid, number)
+        """To the process, if it still runs; another thread may be reaping it at this moment."""
+        self.popen.send_signal(number)
 
     def stop(self):
         self.signal(signal.SIGSTOP)
@@ -71,8 +71,7 @@ class Program:
 
     def kill(self):
         """kill -9 and reap."""
-        if self.popen.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         return self.popen.wait(20)
 
     def wait(self, limit=10.0):
