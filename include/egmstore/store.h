@@ -52,7 +52,8 @@ EGM_EXPORT void egm_store_close(struct egm_store *store);
 /* For calls that this thread makes from now on: `check` is called, without any lock held, while a
  * call waits (for a peer, a name, its turn, or to try again) or copies: every 100 ms, and when a
  * signal interrupts a wait; non-zero makes the call end early, its items with EGM_E_CLOSED. NULL
- * (the default): signals interrupt nothing. A language's runtime runs its signal handlers there. */
+ * (the default): signals interrupt nothing. A language's runtime runs its signal handlers there. It
+ * may make calls, but not egm_store_close, which would wait for the call that it is asked in. */
 EGM_EXPORT void egm_on_interrupt(int (*check)(void *arg), void *arg);
 
 /* The registered name, "host:port". Borrowed until close. */

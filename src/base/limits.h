@@ -87,6 +87,9 @@
  * 300 us. */
 #define EGM_WINDOW_KEYS 1024
 
+/* (wire) Records of one RECORDS frame: what a provider takes in one go, some MiB. */
+#define EGM_MAX_RECORDS 65536u
+
 /* Keys of one batch call: a 1 M-token context in blocks of one token. Bounds what a call allocates
  * up front. */
 #define EGM_MAX_BATCH_KEYS (1u << 20)

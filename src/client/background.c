@@ -187,6 +187,9 @@ static struct egm_layout_snapshot *fetch_layout(struct background *b)
     }
     uint64_t request = b->connection->next_request++;
     egm_buf_clear(&b->connection->out);
+    pthread_mutex_lock(&b->store->lock);
+    uint64_t opening = b->store->requester.session_count;
+    pthread_mutex_unlock(&b->store->lock);
     egm_requester_encode_layout(&b->store->requester, &b->connection->out, request);
     if (ask(b, request, EGM_MSG_LAYOUT_REPLY, deadline_ns) < 0) {
         return NULL;
@@ -197,7 +200,7 @@ static struct egm_layout_snapshot *fetch_layout(struct background *b)
         drop_connection(b);
     } else if (r == EGM_E_NOT_FOUND) {
         pthread_mutex_lock(&b->store->lock);
-        egm_requester_lose(&b->store->requester);
+        egm_requester_lose(&b->store->requester, opening);
         pthread_mutex_unlock(&b->store->lock);
     }
     return r == 0 ? layout : NULL;
@@ -324,23 +327,28 @@ static void trim_failures(struct background *b)
 
 static int attach_with(struct background *b, const struct egm_mover_ops *ops,
                        const struct egm_layout_provider *provider, const char *address,
-                       struct egm_import **ret_import, struct egm_detail *reterr)
+                       uint64_t deadline_ns, struct egm_import **ret_import,
+                       struct egm_detail *reterr)
 {
     struct egm_store *store = b->store;
-
-    pthread_mutex_lock(&store->lock);
-    uint64_t share_ns = store->requester.ttl_ms * EGM_NS_PER_MS / 4; /* the heartbeat waits too */
-    pthread_mutex_unlock(&store->lock);
-    share_ns = egm_min_u64(egm_max_u64(share_ns, ATTACH_LEAST_NS), ATTACH_NS);
     struct egm_import_options options = {.provider = provider->provider,
                                          .epoch = provider->epoch,
                                          .session = store->requester.session,
                                          .process = store->process,
                                          .cluster = store->config.cluster,
                                          .address = address,
-                                         .deadline_ns = egm_clock_ns() + share_ns};
+                                         .deadline_ns = deadline_ns};
 
     return ops->attach(&options, ret_import, reterr);
+}
+
+/* The heartbeat waits for it, and read leases hang on that (docs/design/0007). */
+static uint64_t attach_share_ns(const struct background *b)
+{
+    pthread_mutex_lock(&b->store->lock);
+    uint64_t quarter_ns = b->store->requester.ttl_ms * EGM_NS_PER_MS / 4;
+    pthread_mutex_unlock(&b->store->lock);
+    return egm_min_u64(egm_max_u64(quarter_ns, ATTACH_LEAST_NS), ATTACH_NS);
 }
 
 static int attach(struct background *b, const struct egm_layout_provider *provider,
@@ -348,6 +356,8 @@ static int attach(struct background *b, const struct egm_layout_provider *provid
 {
     int r = egm_fail(reterr, EGM_E_UNSUPPORTED, "attach",
                      "the provider offers no way that this process can use");
+    uint64_t now_ns = egm_clock_ns();
+    uint64_t share_ns = attach_share_ns(b); /* of both ways together */
 
     if (b->store->config.is_map_on && provider->unix_path[0] &&
         provider->host == b->store->requester.host) {
@@ -356,7 +366,8 @@ static int attach(struct background *b, const struct egm_layout_provider *provid
         int n = snprintf(address, sizeof(address), "%s%s",
                          has_prefix ? "" : "unix:", provider->unix_path);
         if (n > 0 && (size_t)n < sizeof(address)) {
-            r = attach_with(b, &egm_mover_map, provider, address, ret_import, reterr);
+            r = attach_with(b, &egm_mover_map, provider, address, now_ns + share_ns / 2, ret_import,
+                            reterr);
         }
     }
     bool is_elsewhere = provider->host != b->store->requester.host;
@@ -369,7 +380,8 @@ static int attach(struct background *b, const struct egm_layout_provider *provid
     }
     if (r < 0 && provider->data_address[0]) {
         struct egm_detail first = *reterr;
-        r = attach_with(b, &egm_mover_tcp, provider, provider->data_address, ret_import, reterr);
+        r = attach_with(b, &egm_mover_tcp, provider, provider->data_address, now_ns + share_ns,
+                        ret_import, reterr);
         if (r == 0 && first.code != EGM_E_UNSUPPORTED) {
             egm_warn("provider cannot be mapped name=%s err=\"%s\", continuing over tcp",
                      provider->name, first.text);

@@ -104,6 +104,7 @@ void egm_connections_close(struct egm_store *store);
 struct egm_rpc {
     struct egm_connection *connection;
     uint64_t request;
+    uint64_t opening; /* the session's, when this began */
     uint64_t deadline_ns;
     uint64_t sent_ns;
 };

@@ -4,8 +4,9 @@
  *
  * exist, the call that engines make most, goes in windows: all are sent before the first answer is
  * read, so that this side codes keys while the master looks up those before. Answers may overtake
- * one another and are told apart by their request numbers; they are a byte a key and fit any
- * socket's buffer, so that neither side can block the other.
+ * one another and are told apart by their request numbers. They are a byte a key: the master keeps
+ * reading while so little waits to be sent (PAUSE_BYTES), so that neither side can block the
+ * other.
  *
  * Requests of these kinds may be repeated without harm, so a failed exchange is tried again by
  * egm_retry's rules: a removal that was done by the first try answers EGM_E_NOT_FOUND to the

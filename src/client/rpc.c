@@ -92,8 +92,12 @@ int egm_rpc_begin(struct egm_store *store, uint64_t deadline_ns, struct egm_rpc 
         }
         r = egm_session_open(store, connection, deadline_ns);
         if (r == 0) {
+            pthread_mutex_lock(&store->lock);
+            uint64_t opening = store->requester.session_count;
+            pthread_mutex_unlock(&store->lock);
             *ret_rpc = (struct egm_rpc){.connection = connection,
                                         .request = connection->next_request++,
+                                        .opening = opening,
                                         .deadline_ns = deadline_ns};
             return 0;
         }
@@ -160,7 +164,7 @@ void egm_rpc_end(struct egm_store *store, struct egm_rpc *rpc, int code)
         pthread_mutex_lock(&store->lock);
         /* Another thread may have opened it again with a younger master meanwhile. */
         if (store->requester.instance == rpc->connection->instance) {
-            egm_requester_lose(&store->requester);
+            egm_requester_lose(&store->requester, rpc->opening);
         }
         pthread_mutex_unlock(&store->lock);
     }

@@ -297,6 +297,8 @@ void egm_store_close(struct egm_store *store)
     if (!is_ours(store)) {
         return;
     }
+    /* A call that ended by a signal must not turn the drain and the farewell into nothing (I14). */
+    struct egm_wait_ears ears = egm_wait_deaf();
     egm_store_shutdown(store);
     pthread_mutex_lock(&store->lock);
     while (store->calls_in_flight > 0) {
@@ -308,6 +310,7 @@ void egm_store_close(struct egm_store *store)
     end_session(store);
     egm_embedded_close(store->embedded);
     destroy(store);
+    egm_wait_hear(&ears);
 }
 
 const char *egm_store_hostname(const struct egm_store *store)

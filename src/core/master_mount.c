@@ -101,17 +101,19 @@ static int add_slot(struct egm_master *m, struct egm_provider_state *p, const st
         egm_session_ask(m, session);
     }
     struct egm_reach *reach = r == 0 ? egm_session_reach(m, session, mount) : NULL;
-    if (!reach) {
-        return r < 0 ? r : -ENOMEM;
-    }
-    if (p->slot_count == p->slot_room) {
+    if (reach && p->slot_count == p->slot_room) {
         uint32_t room = p->slot_room ? p->slot_room * 2 : 16;
         struct egm_held_slot *grown = egm_realloc(p->slots, room * sizeof *grown);
-        if (!grown) {
-            return -ENOMEM;
+        if (grown) {
+            p->slots = grown;
+            p->slot_room = room;
         }
-        p->slots = grown;
-        p->slot_room = room;
+    }
+    if (!reach || p->slot_count == p->slot_room) {
+        if (is_new && r == 0) {
+            egm_session_maybe_free(m, session);
+        }
+        return r < 0 ? r : -ENOMEM;
     }
     p->slots[p->slot_count++] = (struct egm_held_slot){
         .segment = slot->segment, .slot = slot->slot, .session = slot->session, .kind = slot->kind};
@@ -286,8 +288,8 @@ static void resolve_mount(struct egm_master *m, uint32_t mount)
 {
     struct egm_mount_state *mt = &m->mounts[mount];
     const struct egm_provider_state *p = &m->providers[mt->provider];
-    if (p->phase != EGM_PHASE_READY) {
-        return; /* another master may still grant there */
+    if (p->phase != EGM_PHASE_READY || m->now_ns < p->read_until_ns) {
+        return; /* another master may still grant there; or somebody may still read */
     }
     mt->unresolved = 0;
     for (uint32_t i = 0; i < p->slot_count; i++) {
@@ -485,16 +487,22 @@ static bool is_same_life(const struct egm_provider_state *p, const struct egm_mo
            p->mount_count == head->segment_count && p->phase != EGM_PHASE_DRAINING;
 }
 
-static void set_slots(struct egm_master *m, struct egm_provider_state *p,
-                      const struct egm_slot *slots, uint32_t count)
+/* On failure the old list stands too: who is missing in it may still write there (I3 c), so nothing
+ * may follow from it. */
+static int set_slots(struct egm_master *m, struct egm_provider_state *p,
+                     const struct egm_slot *slots, uint32_t count)
 {
     uint32_t before = p->slot_count;
     for (uint32_t i = 0; i < count; i++) {
-        egm_ignore(add_slot(m, p, &slots[i]), "a slot of no segment reaches nothing");
+        int r = add_slot(m, p, &slots[i]);
+        if (r < 0 && r != EGM_E_INVALID) { /* that one is of no segment, and reaches nothing */
+            return r;
+        }
     }
     while (before > 0) { /* the new list is in place: what the old one alone reached is settled */
         remove_slot(m, p, --before);
     }
+    return 0;
 }
 
 /* The request id is the time of asking: the answer brings it back, so that a late answer counts
@@ -538,8 +546,13 @@ static int join(struct egm_master *m, uint32_t peer, const struct egm_mount *hea
         /* Should that one be the living, it mounts again. */
         egm_master_violation(m, old, "its provider connected anew");
     }
+    uint64_t read_until_ns = 0;
+    if (provider != EGM_NONE && m->providers[provider].epoch == head->epoch) {
+        read_until_ns = egm_max_u64(m->providers[provider].lease_until_ns,
+                                    m->providers[provider].read_until_ns);
+    }
     if (provider != EGM_NONE && !is_same_life(&m->providers[provider], head)) {
-        retire(m, provider);
+        retire(m, provider); /* a MOUNT that was long on its way can do that to the living */
         provider = EGM_NONE;
     }
     bool is_back = provider != EGM_NONE;
@@ -563,7 +576,12 @@ static int join(struct egm_master *m, uint32_t peer, const struct egm_mount *hea
     p->phase = EGM_PHASE_JOINING;
     p->lease_next_ns = m->now_ns;
     p->lease_until_ns = 0;
-    set_slots(m, p, lists->slots, head->slot_count);
+    p->read_until_ns = read_until_ns;
+    r = set_slots(m, p, lists->slots, head->slot_count);
+    if (r < 0) {
+        egm_master_violation(m, peer, "no memory for its importers: it must mount again");
+        return r;
+    }
     if (is_back) {
         egm_records_requeue(m, provider);
         p->resync_at = 0;

@@ -157,6 +157,9 @@ static bool take_places(struct egm_master *m, const struct egm_request *r, struc
 static bool make_room(struct egm_master *m, struct egm_request *r, const struct placement *p,
                       uint32_t mount, uint64_t rounded)
 {
+    if (!r->is_seeking) {
+        egm_evict_anew(m);
+    }
     enum egm_room room = egm_evict_for(m, mount, rounded);
     for (uint32_t i = 0; i < m->mount_count && room == EGM_ROOM_NONE; i++) {
         if (i != mount && is_candidate(m, r, p, i, rounded)) {
@@ -404,9 +407,10 @@ enum egm_step egm_put_step(struct egm_master *m, struct egm_request *r)
             return EGM_STEP_DONE;
         }
     }
-    if (egm_session_live(m, r->session_id) != r->session) {
-        egm_request_fail(m, r, EGM_E_NOT_FOUND,
-                         NULL); /* it expired while this was parked; its grants with it */
+    /* If it expired while this was parked, its grants went with it. If it was only asked what it
+     * writes, it keeps them: what it lists before it knows of them settles nothing (link_write). */
+    if (egm_session_find(m, r->session_id) != r->session || !m->sessions[r->session].is_live) {
+        egm_request_fail(m, r, EGM_E_NOT_FOUND, NULL);
         return EGM_STEP_DONE;
     }
     for (uint32_t n = 0; r->done < r->count; n++) {

@@ -21,6 +21,9 @@
 /* Batches on their way to one provider: one that is slow to record gathers its records here, not
  * there. */
 #define UNANSWERED_MOST 64u
+/* GRANT and SEAL records that wait: they leave in one frame, with a batch of drops and the floors.
+ */
+#define QUIET_MOST (EGM_MAX_RECORDS / 2)
 
 static void put_places(struct egm_buf *out, struct egm_object_replica *r)
 {
@@ -58,6 +61,16 @@ static void queue_drop(struct egm_provider_state *p, uint32_t id)
     p->drops[p->drop_count++] = id;
 }
 
+/* Too much for one frame: everything is told anew when the provider answers. */
+static void limit_quiet(struct egm_provider_state *p)
+{
+    if (p->quiet.failed || p->quiet_count > QUIET_MOST) {
+        egm_buf_clear(&p->quiet);
+        p->quiet_count = 0;
+        p->resync_at = 0;
+    }
+}
+
 void egm_record_object(struct egm_master *m, uint32_t id, enum egm_record_kind kind)
 {
     struct egm_object *o = egm_object_at(&m->directory, id);
@@ -79,11 +92,7 @@ void egm_record_object(struct egm_master *m, uint32_t id, enum egm_record_kind k
         put_object_record(&p->quiet, m, o, r, kind);
         p->quiet_count++;
         p->is_urgent = p->is_urgent || p->tcp_slot_count > 0;
-        if (p->quiet.failed) { /* too much for one frame: everything is told anew when it answers */
-            egm_buf_clear(&p->quiet);
-            p->quiet_count = 0;
-            p->resync_at = 0;
-        }
+        limit_quiet(p);
     }
 }
 
@@ -292,6 +301,15 @@ static void resync_some(struct egm_master *m, uint32_t provider)
     if (p->resync_at >= m->directory.slot_count) {
         p->resync_at = EGM_NONE;
     }
+    limit_quiet(p);
+}
+
+/* Not while it cannot be sent: it goes on when the provider has answered. */
+static bool may_resync(const struct egm_provider_state *p)
+{
+    return p->id && p->resync_at != EGM_NONE && p->peer != EGM_NONE && p->leased_term &&
+           p->phase != EGM_PHASE_JOINING && p->quiet_count < BATCH_MOST &&
+           p->batch_count < UNANSWERED_MOST;
 }
 
 bool egm_records_resync(struct egm_master *m)
@@ -299,7 +317,7 @@ bool egm_records_resync(struct egm_master *m)
     bool has_more = false;
     for (uint32_t i = 0; i < m->provider_room; i++) {
         struct egm_provider_state *p = &m->providers[i];
-        if (p->id && p->resync_at != EGM_NONE && p->peer != EGM_NONE && p->leased_term) {
+        if (may_resync(p)) {
             resync_some(m, i);
             has_more = has_more || p->resync_at != EGM_NONE;
         }

@@ -359,6 +359,38 @@ static int judge_opening(struct egm_master *m, struct egm_session_state *s,
     return EGM_E_AGAIN;
 }
 
+/* A write that this life of the master granted to the session, and whose places are still its
+ * object's: it goes on. Not if a mount is gone, for its memory may come back under another. */
+static bool is_own_write(struct egm_master *m, uint32_t session, uint64_t generation)
+{
+    uint32_t id = egm_directory_find_generation(&m->directory, generation);
+    struct egm_object *o = id != EGM_NO_OBJECT ? egm_object_at(&m->directory, id) : NULL;
+    if (!o || o->state != EGM_OBJECT_WRITING || o->session != session) {
+        return false;
+    }
+    for (uint32_t i = 0; i < o->replica_count; i++) {
+        if (m->mounts[egm_object_replicas(o)[i].mount].provider == EGM_NONE) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* What another life granted is claimed, and must stop. */
+static void set_claims(struct egm_master *m, uint32_t session, struct egm_claim *claims,
+                       uint32_t count)
+{
+    struct egm_session_state *s = &m->sessions[session];
+    egm_free(s->claims);
+    s->claims = claims;
+    s->claim_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!is_own_write(m, session, claims[i].write.generation)) {
+            claims[s->claim_count++] = claims[i];
+        }
+    }
+}
+
 static int open_session(struct egm_master *m, const struct egm_session *head,
                         struct egm_claim *claims, uint64_t *ret_challenge)
 {
@@ -384,14 +416,12 @@ static int open_session(struct egm_master *m, const struct egm_session *head,
     }
     struct egm_session_state *s = &m->sessions[slot];
     egm_free(s->name);
-    egm_free(s->claims);
     s->name = copy;
     s->opening = head->opening;
     s->host = head->host;
     s->pid = head->pid;
     s->tenant = tenant;
-    s->claims = claims;
-    s->claim_count = head->write_count;
+    set_claims(m, slot, claims, head->write_count);
     s->is_live = true;
     s->is_known = true;
     s->until_ns = m->now_ns + egm_ms(m->options.session_ttl_ms);

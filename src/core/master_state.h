@@ -90,6 +90,9 @@ struct egm_provider_state {
     uint32_t peer; /* EGM_NONE: disconnected */
     uint64_t lost_at_ns;
     uint64_t lease_until_ns, lease_asked_ns, lease_next_ns;
+    /* Until then read leases may run that name its memory by mounts that are gone: nothing is
+     * placed there (I3 a). */
+    uint64_t read_until_ns;
     uint32_t term;        /* told by the last LEASE */
     uint32_t leased_term; /* accepted from us; 0 until the first lease was granted */
     uint32_t tcp_slot_count;
@@ -398,6 +401,8 @@ enum egm_room {
 };
 /* Makes room for `bytes` on the mount by hiding victims. */
 enum egm_room egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes);
+/* Before a put's first try: it is refused only when all objects were looked at from now on. */
+void egm_evict_anew(struct egm_master *m);
 void egm_evict_tick(struct egm_master *m);
 
 #endif

@@ -25,8 +25,6 @@
 #define RECORD_LEAST (1 + 4 + 8 + 8 + 8 + 1)
 #define EXTENT_BYTES 16
 
-#define MAX_RECORDS 65536
-
 static uint32_t term_of(uint64_t generation)
 {
     return (uint32_t)(generation >> EGM_GENERATION_TERM_SHIFT);
@@ -212,7 +210,7 @@ int egm_pcore_records(struct egm_pcore *core, const struct egm_frame *frame,
     struct one_record record;
 
     egm_take_records(&cursor, &head);
-    if (!egm_cursor_expect(&cursor, head.count, RECORD_LEAST, MAX_RECORDS) ||
+    if (!egm_cursor_expect(&cursor, head.count, RECORD_LEAST, EGM_MAX_RECORDS) ||
         head.sequence <= core->last_sequence) {
         return EGM_E_PROTO;
     }

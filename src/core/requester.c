@@ -55,15 +55,17 @@ bool egm_requester_meet(struct egm_requester *r, uint64_t instance)
         r->instance = instance;
         r->challenge = 0;
         r->layout_version = 0;
-        egm_requester_lose(r);
+        egm_requester_lose(r, r->session_count);
     }
     return r->state != EGM_SESSION_OPEN;
 }
 
-void egm_requester_lose(struct egm_requester *r)
+void egm_requester_lose(struct egm_requester *r, uint64_t opening)
 {
-    r->state = EGM_SESSION_LOST;
-    r->valid_until_ns = 0;
+    if (opening == r->session_count) {
+        r->state = EGM_SESSION_LOST;
+        r->valid_until_ns = 0;
+    }
 }
 
 /* S1 */
@@ -157,6 +159,7 @@ int egm_requester_take_session_reply(struct egm_requester *r, const void *payloa
 
 void egm_requester_encode_ping(struct egm_requester *r, struct egm_buf *buf, uint64_t request)
 {
+    r->pinged_count = r->session_count;
     r->reported_count = egm_min_u64(r->stopped_count, REPORT_MAX);
     struct egm_ping head = {.session = r->session, .stopped_count = (uint32_t)r->reported_count};
     size_t begin = egm_frame_begin(buf, EGM_MSG_PING, request);
@@ -262,7 +265,7 @@ int egm_requester_take_ping_reply(struct egm_requester *r, const void *payload, 
     if (reply.status != 0) {
         int code = head_status(reply.status);
         if (code == EGM_E_NOT_FOUND) {
-            egm_requester_lose(r);
+            egm_requester_lose(r, r->pinged_count);
         }
         return code;
     }

@@ -168,6 +168,7 @@ struct egm_requester {
     size_t reported_count; /* leading ones that the PING under way carries */
 
     uint64_t session_count;           /* SESSIONs encoded so far */
+    uint64_t pinged_count;            /* of them when the last PING was encoded */
     uint64_t denied[EGM_DENIED_KEPT]; /* ring: generations revoked before we had heard of them */
     uint64_t denied_count;            /* ever */
 };
@@ -180,8 +181,9 @@ void egm_requester_release(struct egm_requester *r);
 /* Notes which master a connection leads to. True when a SESSION must be sent over it before
  * anything else. */
 bool egm_requester_meet(struct egm_requester *r, uint64_t instance);
-/* The master said that it does not know the session. */
-void egm_requester_lose(struct egm_requester *r);
+/* The master said that it does not know the session, in answer to something that was sent when
+ * session_count was `opening`. If it was opened again since, this means the time before. */
+void egm_requester_lose(struct egm_requester *r, uint64_t opening);
 
 void egm_requester_encode_session(struct egm_requester *r, struct egm_buf *buf, uint64_t request);
 /* `instance`: of the connection that carried it. 0, the master's status, or EGM_E_PROTO.

@@ -15,52 +15,61 @@
 /* Of a wait without deadline and without slices: it begins anew. */
 #define LONGEST_NS (3600 * EGM_NS_PER_S)
 
-static _Thread_local struct thread {
-    int (*check)(void *arg);
-    void *arg;
-    bool is_stopped;            /* by check */
-    uint64_t next_look_ns;      /* of egm_wait_look; 0: not yet set */
-    const _Atomic bool *closed; /* NULL: none */
-} self;
+/* is_stopped_: by the check; next_look_ns_: of egm_wait_look, 0 while not set; closed_: NULL is
+ * none. */
+static _Thread_local struct egm_wait_ears self;
 
 void egm_wait_on_interrupt(int (*check)(void *arg), void *arg)
 {
-    self.check = check;
-    self.arg = arg;
-    self.is_stopped = false;
-    self.next_look_ns = 0;
+    self.check_ = check;
+    self.arg_ = arg;
+    self.is_stopped_ = false;
+    self.next_look_ns_ = 0;
 }
 
 void egm_wait_watch(const _Atomic bool *flag)
 {
-    self.closed = flag;
+    self.closed_ = flag;
+}
+
+struct egm_wait_ears egm_wait_deaf(void)
+{
+    struct egm_wait_ears before = self;
+
+    self = (struct egm_wait_ears){0};
+    return before;
+}
+
+void egm_wait_hear(const struct egm_wait_ears *ears)
+{
+    self = *ears;
 }
 
 static bool must_stop(void)
 {
     /* relaxed: a hint to stop; locks order everything else */
-    return self.is_stopped ||
-           (self.closed && atomic_load_explicit(self.closed, memory_order_relaxed));
+    return self.is_stopped_ ||
+           (self.closed_ && atomic_load_explicit(self.closed_, memory_order_relaxed));
 }
 
 static void ask(void)
 {
-    struct thread before = self;
+    struct egm_wait_ears before = self;
 
-    if (before.check) {
-        self = (struct thread){0};
-        before.is_stopped = before.check(before.arg) != 0;
+    if (before.check_) {
+        self = (struct egm_wait_ears){0};
+        before.is_stopped_ = before.check_(before.arg_) != 0;
         self = before;
     }
 }
 
 int egm_wait_look(void)
 {
-    if (self.check && !self.is_stopped) {
+    if (self.check_ && !self.is_stopped_) {
         uint64_t now = egm_clock_ns();
-        bool is_due = self.next_look_ns != 0 && now >= self.next_look_ns;
-        if (is_due || self.next_look_ns == 0) {
-            self.next_look_ns = now + SLICE_NS;
+        bool is_due = self.next_look_ns_ != 0 && now >= self.next_look_ns_;
+        if (is_due || self.next_look_ns_ == 0) {
+            self.next_look_ns_ = now + SLICE_NS;
         }
         if (is_due) {
             ask();
@@ -73,7 +82,7 @@ int egm_wait_look(void)
 static uint64_t slice(uint64_t deadline_ns)
 {
     uint64_t now = egm_clock_ns();
-    uint64_t longest_ns = self.check || self.closed ? SLICE_NS : LONGEST_NS;
+    uint64_t longest_ns = self.check_ || self.closed_ ? SLICE_NS : LONGEST_NS;
 
     if (deadline_ns == 0) {
         return longest_ns;
@@ -131,7 +140,7 @@ int egm_wait_cond(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadlin
     ns += (uint64_t)until.tv_nsec;
     until.tv_sec += (time_t)(ns / EGM_NS_PER_S);
     until.tv_nsec = (long)(ns % EGM_NS_PER_S);
-    if (pthread_cond_timedwait(cond, mutex, &until) == ETIMEDOUT && self.check) {
+    if (pthread_cond_timedwait(cond, mutex, &until) == ETIMEDOUT && self.check_) {
         pthread_mutex_unlock(mutex);
         ask();
         pthread_mutex_lock(mutex);

@@ -31,6 +31,18 @@ EGM_MUST_CHECK int egm_wait_look(void);
 /* For this thread: waits fail while *flag is true. NULL: no flag. Borrowed until the next call. */
 void egm_wait_watch(const _Atomic bool *flag);
 
+/* What a thread's waits listen to, set aside: for an end that has to be orderly whatever was heard
+ * before. */
+struct egm_wait_ears {
+    int (*check_)(void *arg);
+    void *arg_;
+    bool is_stopped_;
+    uint64_t next_look_ns_;
+    const _Atomic bool *closed_;
+};
+struct egm_wait_ears egm_wait_deaf(void);
+void egm_wait_hear(const struct egm_wait_ears *ears);
+
 /* Until `events` (of poll) may be possible; a descriptor that is ready is ready after the deadline
  * as well. 0, EGM_E_TIMEOUT, EGM_E_CLOSED or -errno. */
 EGM_MUST_CHECK int egm_wait_fd(int fd, short events, uint64_t deadline_ns);

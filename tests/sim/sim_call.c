@@ -249,7 +249,7 @@ void req_simple_answer(struct requester *r, int proc, const uint8_t *payload, ui
         }
     }
     if (code == EGM_E_NOT_FOUND) {
-        egm_requester_lose(&r->core);
+        egm_requester_lose(&r->core, r->core.session_count);
     }
     if (code < 0) {
         simple_failed(r, proc, code);
@@ -287,7 +287,7 @@ void req_data_answer(struct requester *r, int proc, const uint8_t *payload, uint
         }
     }
     if (code == EGM_E_NOT_FOUND) {
-        egm_requester_lose(&r->core);
+        egm_requester_lose(&r->core, r->core.session_count);
     }
     if (code == EGM_E_PROTO) {
         fail("an honest answer is refused as a breach of the protocol");

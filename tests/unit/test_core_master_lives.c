@@ -451,11 +451,39 @@ START_TEST(provider_of_another_epoch_or_term_brings_nothing_back)
             0);
         ck_assert(!bench_exists(A, 101, "k"));
         ck_assert_uint_gt(bench_peers[P].term, what == 0 ? 0 : term + 3);
-        bench_pass(100);
+        bench_pass(what == 0 ? 100 : 5100); /* of the same memory, leases of reads may still run */
         ck_assert_uint_eq(bench_sums().count, 1);
         ck_assert_uint_eq(bench_sums().free, SIZE - EGM_GRANULE);
         bench_stop();
     }
+}
+END_TEST
+
+/* Found by seed 3039220. */
+START_TEST(mount_that_was_long_on_its_way_does_not_break_read_leases)
+{
+    enum {
+        OLD = 20
+    };
+    start_one();
+    ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
+    struct got got = bench_get_start(B, 102, "k", 7);
+    ck_assert_int_eq(got.status, 0);
+    uint32_t term = bench_peers[P].term;
+    bench_peers[OLD].keeps_leases = true;
+    bench_connect(OLD, EGM_ROLE_PROVIDER);
+    egm_ignore(bench_mount_slots(OLD, 1, 100, 0, SIZE, NULL, 0), "sent before the term was told");
+    bench_disconnect(P);
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    struct bench_slot slots[] = {{0, A, 101, EGM_IMPORT_MAP}, {0, B, 102, EGM_IMPORT_MAP}};
+    ck_assert_int_eq(bench_mount_slots(P, 1, 100, term, SIZE, slots, 2), 0);
+    ck_assert_int_eq(bench_session(A, 101), 0);
+    ck_assert_int_eq(bench_session(B, 102), 0);
+    ck_assert_int_eq(bench_put_start(A, 101, "new", 5000).status, EGM_E_NOT_READY);
+    bench_pass(5100);
+    ck_assert_int_eq(bench_session(A, 101), 0);
+    ck_assert_int_eq(bench_put_start(A, 101, "new", 5000).status, 0);
+    bench_stop();
 }
 END_TEST
 
@@ -904,6 +932,7 @@ EGM_TEST_MAIN("core_master_lives", nothing_is_answered_before_hello_and_stranger
               lost_provider_comes_back_with_all_its_objects,
               provider_whose_term_grew_by_our_own_grants_keeps_its_objects,
               provider_of_another_epoch_or_term_brings_nothing_back,
+              mount_that_was_long_on_its_way_does_not_break_read_leases,
               removals_the_lost_provider_had_not_recorded_are_sent_again,
               provider_gone_for_good_is_swept_after_its_ttl,
               draining_provider_hides_its_objects_and_takes_no_new_ones,

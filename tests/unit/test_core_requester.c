@@ -91,7 +91,9 @@ START_TEST(writes_stop_when_the_session_has_run_out)
     ck_assert_int_eq(egm_requester_may_write(&r, &write, 1 * S), 0);
     ck_assert_int_eq(egm_requester_may_write(&r, &write, 1 * S + 998 * MS), 0);
     ck_assert_int_eq(egm_requester_may_write(&r, &write, 1 * S + 999 * MS), EGM_E_STALE);
-    egm_requester_lose(&r);
+    egm_requester_lose(&r, r.session_count - 1); /* an answer to what was said before */
+    ck_assert_int_eq(r.state, EGM_SESSION_OPEN);
+    egm_requester_lose(&r, r.session_count);
     ck_assert_int_eq(egm_requester_may_write(&r, &write, 1 * S), EGM_E_STALE);
     egm_requester_release(&r);
 }
