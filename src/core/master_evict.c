@@ -4,9 +4,9 @@
  *
  * Whom it takes, in rounds: first objects nobody asked for lately; then held ones, since a hold is
  * a hint and never starves a put; then soft-pinned ones where that is allowed. Never: hard-pinned,
- * or read right now. A group goes whole or not at all. Each round passes over about LOOKS objects
- * that it may not take, the members of their groups counted, so that a turn stays short; a put is
- * refused only when turn after turn all of a mount's objects were passed over (I11). */
+ * or read right now. A group goes whole or not at all. Each round passes over at most LOOKS objects
+ * that it may not take, so that a turn stays short; a put is refused only when turn after turn all
+ * of a mount's objects were passed over (I11). */
 #include "base/checked.h"
 #include "base/mutant.h"
 
@@ -37,16 +37,13 @@ static bool may_take(const struct egm_master *m, const struct egm_object *o, enu
     return (round >= ROUND_HELD && !EGM_MUTANT(38)) || !egm_object_is_held(m, o);
 }
 
-/* Adds the members that it looked at to *cost. */
-static bool may_take_group(const struct egm_master *m, const struct egm_object *o, enum round round,
-                           uint32_t *cost)
+static bool may_take_group(const struct egm_master *m, const struct egm_object *o, enum round round)
 {
     if (o->group == EGM_NO_OBJECT) {
         return may_take(m, o, round);
     }
     for (uint32_t id = m->directory.groups[o->group].first; id != EGM_NO_OBJECT;) {
         const struct egm_object *member = egm_object_at(&m->directory, id);
-        *cost += 1;
         if (member->state != EGM_OBJECT_REMOVED && !may_take(m, member, round)) {
             return false;
         }
@@ -97,23 +94,17 @@ static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint
     struct egm_mount_state *mt = &m->mounts[mount];
     struct egm_eviction *e = &mt->eviction;
     uint64_t coming = 0;
-    /* A search goes on with its last round alone: each round moves the queues on, and four in turn
-     * might show the last one the same quarter again and again. */
-    bool is_search = mt->passed_count > 0 && largest == UINT64_MAX;
-    for (enum round round = is_search ? ROUND_SOFT_PINNED : ROUND_IDLE;
-         round < ROUND_COUNT && coming < bytes; round++) {
+    for (enum round round = ROUND_IDLE; round < ROUND_COUNT && coming < bytes; round++) {
         uint32_t passed = 0;
-        uint32_t looked = 0;
         uint32_t left = queued_count(e);
         e->is_urgent = round >= ROUND_HIDDEN;
-        while (coming < bytes && most > 0 && looked < LOOKS && passed < left * ROUNDS_OF_HITS) {
+        while (coming < bytes && most > 0 && passed < LOOKS && passed < left * ROUNDS_OF_HITS) {
             uint32_t id = egm_eviction_next(e, &m->directory);
             if (id == EGM_NO_OBJECT) {
                 return coming;
             }
             const struct egm_object *o = egm_object_at(&m->directory, id);
-            uint32_t cost = 1;
-            if (o->size <= largest && may_take_group(m, o, round, &cost)) {
+            if (o->size <= largest && may_take_group(m, o, round)) {
                 coming += take(m, id);
                 mt->passed_count = 0;
                 most--;
@@ -121,7 +112,6 @@ static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint
                 egm_eviction_defer(e, &m->directory, id);
                 mt->passed_count += round == ROUND_SOFT_PINNED && largest == UINT64_MAX;
                 passed++;
-                looked += cost;
             }
         }
     }
@@ -137,11 +127,11 @@ static uint32_t find_elsewhere(const struct egm_master *m, uint32_t mount)
         for (int q = EGM_QUEUE_SMALL; q < EGM_QUEUE_COUNT && m->mounts[i].provider != EGM_NONE;
              q++) {
             uint32_t id = e->first[q];
-            for (uint32_t n = 0; n < LOOKS && id != EGM_NO_OBJECT; n++) { /* members count too */
+            for (uint32_t n = 0; n < LOOKS && id != EGM_NO_OBJECT; n++) {
                 struct egm_object *o = egm_object_at(&m->directory, id);
                 for (uint32_t k = 1; k < o->replica_count; k++) {
                     if (egm_object_replicas(o)[k].mount == mount &&
-                        may_take_group(m, o, ROUND_SOFT_PINNED, &n)) {
+                        may_take_group(m, o, ROUND_SOFT_PINNED)) {
                         return id;
                     }
                 }
@@ -152,19 +142,15 @@ static uint32_t find_elsewhere(const struct egm_master *m, uint32_t mount)
     return EGM_NO_OBJECT;
 }
 
-/* Was every object of the mount's queues passed over, whatever its hits, since one could be taken
- * and since the youngest put that seeks room began? If not, the next turn goes on where this one
- * stopped. */
-static bool is_exhausted(const struct egm_mount_state *mt)
+/* Was every object of the mount's queues passed over, whatever its hits, since one could be taken?
+ * If not, the next turn goes on where this one stopped. */
+static bool is_exhausted(struct egm_mount_state *mt)
 {
-    return mt->passed_count >= (uint64_t)queued_count(&mt->eviction) * ROUNDS_OF_HITS;
-}
-
-void egm_evict_anew(struct egm_master *m)
-{
-    for (uint32_t i = 0; i < m->mount_count; i++) {
-        m->mounts[i].passed_count = 0;
+    if (mt->passed_count < (uint64_t)queued_count(&mt->eviction) * ROUNDS_OF_HITS) {
+        return false;
     }
+    mt->passed_count = 0;
+    return true;
 }
 
 enum egm_room egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes)

@@ -157,9 +157,6 @@ static bool take_places(struct egm_master *m, const struct egm_request *r, struc
 static bool make_room(struct egm_master *m, struct egm_request *r, const struct placement *p,
                       uint32_t mount, uint64_t rounded)
 {
-    if (!r->is_seeking) {
-        egm_evict_anew(m);
-    }
     enum egm_room room = egm_evict_for(m, mount, rounded);
     for (uint32_t i = 0; i < m->mount_count && room == EGM_ROOM_NONE; i++) {
         if (i != mount && is_candidate(m, r, p, i, rounded)) {

@@ -401,8 +401,6 @@ enum egm_room {
 };
 /* Makes room for `bytes` on the mount by hiding victims. */
 enum egm_room egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes);
-/* Before a put's first try: it is refused only when all objects were looked at from now on. */
-void egm_evict_anew(struct egm_master *m);
 void egm_evict_tick(struct egm_master *m);
 
 #endif

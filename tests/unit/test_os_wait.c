@@ -118,11 +118,12 @@ static int wait_inside(void *arg)
 START_TEST(flag_ends_every_kind_of_wait_but_not_those_of_the_check)
 {
     static _Atomic bool is_closing;
+    int inside; /* the check stays behind the loop */
     pthread_t thread;
 
     begin();
     for (enum way way = FOR_FD; way < WAYS; way++) {
-        int inside = 1;
+        inside = 1;
         uint64_t since = egm_clock_ns();
         is_closing = false;
         egm_wait_watch(&is_closing);

@@ -122,6 +122,7 @@ START_TEST(drop_does_not_wait_for_a_peer_that_stopped_reading)
 }
 END_TEST
 
+#if !defined(__SANITIZE_THREAD__) /* two writers of one place at once are what it is about */
 START_TEST(seal_ends_a_writer_whose_connection_is_orphaned)
 {
     struct world w;
@@ -134,6 +135,7 @@ START_TEST(seal_ends_a_writer_whose_connection_is_orphaned)
     struct egm_read head = {.generation = G(1), .length = size, .extent_count = 1};
     send_request(fd, EGM_MSG_WRITE, &head, &place);
     ck_assert_int_eq(egm_net_send(fd, bytes, size / 2, in_ms(1000)), 0);
+    egm_sleep_ns(300 * MS); /* it has begun: after the seal it would only be told that it is late */
     struct egm_import *import = attach(&w, &egm_mover_tcp, 0);
     ck_assert_int_eq(move(import, true, G(1), bytes, size, &checksum), 0);
     record(&w.master, EGM_RECORD_SEAL, G(1), size, checksum, &place);
@@ -149,6 +151,7 @@ START_TEST(seal_ends_a_writer_whose_connection_is_orphaned)
     tear_down(&w);
 }
 END_TEST
+#endif
 
 START_TEST(nonsense_ends_the_connection_and_nothing_else)
 {
@@ -283,7 +286,11 @@ END_TEST
 EGM_TEST_MAIN("provider_data", tcp_moves_what_was_granted_and_sealed,
               write_waits_for_its_grant_but_not_for_ever,
               drop_does_not_wait_for_a_peer_that_stopped_reading,
+
+#if !defined(__SANITIZE_THREAD__)
               seal_ends_a_writer_whose_connection_is_orphaned,
+#endif
+
               nonsense_ends_the_connection_and_nothing_else,
               silent_and_wrong_peers_are_dropped_and_delay_nobody,
               verify_tells_right_bytes_from_wrong_ones,
