@@ -350,6 +350,9 @@ START_TEST(strangers_are_closed_and_cost_little)
     };
     struct egm_master_daemon *master = start_master(NULL);
     int good = greet(egm_master_daemon_rpc_address(master));
+    egm_sleep_ns(
+        SECOND /
+        2); /* the master touches memory for its tables ahead; strangers do not cost that */
     long before = rss_kib();
 
     for (size_t kind = 0; kind < EGM_COUNT_OF(kinds); kind++) {
@@ -380,7 +383,11 @@ START_TEST(strangers_are_closed_and_cost_little)
             close(fds[i]);
         }
     }
-    ck_assert_int_lt(rss_kib() - before, 48 * 1024); /* 4 MiB of it are tables touched ahead */
+#if !defined(__SANITIZE_THREAD__) /* TSan keeps 34 MiB of its own for all these descriptors */
+    ck_assert_int_lt(rss_kib() - before, 32 * 1024); /* a plain build: 128 KiB */
+#else
+    (void)before;
+#endif
     close(good);
     end_master(master);
 }

@@ -135,7 +135,8 @@ START_TEST(seal_ends_a_writer_whose_connection_is_orphaned)
     struct egm_read head = {.generation = G(1), .length = size, .extent_count = 1};
     send_request(fd, EGM_MSG_WRITE, &head, &place);
     ck_assert_int_eq(egm_net_send(fd, bytes, size / 2, in_ms(1000)), 0);
-    egm_sleep_ns(300 * MS); /* it has begun: after the seal it would only be told that it is late */
+    const volatile uint8_t *pool = w.provider->segments[0].mem.base;
+    WAIT_FOR(pool[place.offset + 1] == bytes[1]); /* begun: after the seal it would be late */
     struct egm_import *import = attach(&w, &egm_mover_tcp, 0);
     ck_assert_int_eq(move(import, true, G(1), bytes, size, &checksum), 0);
     record(&w.master, EGM_RECORD_SEAL, G(1), size, checksum, &place);
