@@ -18,8 +18,8 @@
  *        runs. A provider that reports a higher term raises the core's.
  *
  * Reading order: master_state.h (everything it knows), master.c (dispatch, requests, tick),
- * master_object.c, master_put.c, master_get.c, master_remove.c, master_mount.c, master_session.c,
- * master_evict.c. */
+ * master_object.c, master_put.c, master_get.c, master_remove.c, master_provider.c, master_mount.c,
+ * master_session.c, master_evict.c. */
 #ifndef EGM_CORE_MASTER_H
 #define EGM_CORE_MASTER_H
 

@@ -303,13 +303,11 @@ bool egm_session_reaches(const struct egm_master *m, uint32_t session, uint32_t 
 /* The writer can write no more, or may still: removes or quarantines the object accordingly. */
 void egm_write_give_up(struct egm_master *m, uint32_t id);
 
-/* ---- master_mount.c ---- */
+/* ---- master_provider.c ---- */
 void egm_mount_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                        struct egm_cursor cursor);
 void egm_unmount_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                          struct egm_cursor cursor);
-void egm_slot_change_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
-                             struct egm_cursor cursor);
 void egm_lease_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
                              struct egm_cursor cursor);
 void egm_records_reply_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
@@ -324,6 +322,18 @@ void egm_provider_disconnected(struct egm_master *m, uint32_t provider);
 void egm_provider_tick(struct egm_master *m);
 void egm_provider_flush(struct egm_master *m, uint32_t provider, bool force);
 void egm_provider_release(struct egm_provider_state *p);
+struct egm_provider_state *egm_provider_of_peer(struct egm_master *m, uint32_t peer); /* or NULL */
+uint32_t egm_provider_find(const struct egm_master *m, uint64_t id);                  /* EGM_NONE */
+
+/* ---- master_mount.c ---- */
+void egm_slot_change_message(struct egm_master *m, uint32_t peer, const struct egm_frame *frame,
+                             struct egm_cursor cursor);
+/* The slots that a provider reports when it joins. On failure the old ones stand too: who is
+ * missing may still write there (I3 c), so nothing may follow from its not being in the list. */
+EGM_MUST_CHECK int egm_slots_set(struct egm_master *m, struct egm_provider_state *p,
+                                 const struct egm_slot *slots, uint32_t count);
+/* The provider is gone, and with it what could be reached. */
+void egm_slots_drop(struct egm_master *m, struct egm_provider_state *p);
 bool egm_mount_is_mounted(const struct egm_master *m,
                           uint32_t mount); /* its objects count as present */
 bool egm_mount_is_leased(const struct egm_master *m, uint32_t mount); /* and grants may be made */
@@ -333,12 +343,13 @@ bool egm_mount_is_placeable(const struct egm_master *m,
                             uint32_t mount); /* and new objects may go there */
 /* The session re-attached, or its slot is free: mounts that waited for it go on. */
 void egm_mount_resolve(struct egm_master *m, uint64_t session);
+/* This one is looked at; nothing happens while its provider is not ready. */
+void egm_mount_resolve_one(struct egm_master *m, uint32_t mount);
 /* Queues a record for the object's replicas. */
 void egm_record_object(struct egm_master *m, uint32_t id, enum egm_record_kind kind);
 /* Sends a floor to every provider; the request is counted as waiting on each. */
 void egm_record_floor(struct egm_master *m, uint32_t tenant, struct egm_request *request);
 const char *egm_mount_state_name(const struct egm_master *m, uint32_t mount);
-uint32_t egm_provider_find(const struct egm_master *m, uint64_t id); /* EGM_NONE */
 /* All that was sent or queued and not answered is queued again: the provider came back. */
 void egm_records_requeue(struct egm_master *m, uint32_t provider);
 /* Goes on with sending a returned provider the grants and seals it may have missed. True: more to
