@@ -179,6 +179,7 @@ __attribute__((unused)) static void bench_answer_records(uint32_t peer,
 {
     struct egm_records head;
     egm_take_records(&cursor, &head);
+    ck_assert_uint_le(head.count, EGM_MAX_RECORDS); /* more is no RECORDS for a provider */
     for (uint32_t i = 0; i < head.count; i++) {
         struct egm_record record;
         struct egm_extent extent;

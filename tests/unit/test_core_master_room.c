@@ -296,6 +296,36 @@ START_TEST(walk_over_keys_pauses_when_its_looks_are_used_up)
 }
 END_TEST
 
+/* ---- records ---- */
+START_TEST(provider_with_many_objects_gets_them_told_in_frames_that_it_takes)
+{
+    const uint32_t batches = EGM_MAX_RECORDS / MOST + 1;
+    bench_start();
+    bench_mount(P, 1, (uint64_t)(batches + 1) * MOST * EGM_SLOT);
+    bench_requester(A, 101, P);
+    for (uint32_t i = 0; i < batches; i++) {
+        start_batch(i * MOST, MOST, 100);
+        end_batch(MOST);
+    }
+    uint32_t term = bench_peers[P].term;
+    bench_disconnect(P);
+    bench_peers[P].keeps_leases = true; /* while it waits for its lease nothing is sent */
+    bench_peers[P].seal_count = 0;
+    bench_connect(P, EGM_ROLE_PROVIDER);
+    struct bench_slot slots[] = {{0, A, 101, EGM_IMPORT_MAP}};
+    ck_assert_int_eq(
+        bench_mount_slots(P, 1, 100, term, (uint64_t)(batches + 1) * MOST * EGM_SLOT, slots, 1), 0);
+    bench_pass(200);
+    bench_peers[P].keeps_leases = false;
+    for (int i = 0; i < 100 && bench_peers[P].seal_count < batches * MOST; i++) {
+        bench_pass(100);
+        ck_assert_int_eq(bench_ping(A, 101, 0, NULL), 0);
+    }
+    ck_assert_uint_eq(bench_peers[P].seal_count, batches * MOST);
+    bench_stop();
+}
+END_TEST
+
 EGM_TEST_MAIN("core_master_room", large_object_in_use_does_not_hide_a_small_idle_one_from_eviction,
               newest_object_is_not_evicted_before_older_ones_that_are_merely_held,
               second_replica_is_evicted_for_the_sake_of_its_own_mount,
@@ -304,4 +334,5 @@ EGM_TEST_MAIN("core_master_room", large_object_in_use_does_not_hide_a_small_idle
               fuller_mount_gets_no_more_for_being_new,
               consecutive_keys_of_a_batch_alternate_numa_nodes,
               slow_pattern_gives_way_when_matching_took_its_share_of_the_turn,
-              walk_over_keys_pauses_when_its_looks_are_used_up)
+              walk_over_keys_pauses_when_its_looks_are_used_up,
+              provider_with_many_objects_gets_them_told_in_frames_that_it_takes)

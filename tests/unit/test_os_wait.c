@@ -169,8 +169,32 @@ START_TEST(descriptor_that_is_ready_is_ready_after_the_deadline_too)
 }
 END_TEST
 
+static int refuse(void *arg)
+{
+    (void)arg;
+    return 1;
+}
+
+START_TEST(deaf_thread_waits_whatever_it_has_heard)
+{
+    begin();
+    egm_wait_on_interrupt(refuse, NULL);
+    for (enum way way = FOR_FD; way < WAYS; way++) {
+        ck_assert_int_eq(wait_in_vain(way, egm_clock_ns() + 10000 * MS), EGM_E_CLOSED);
+        struct egm_wait_ears ears = egm_wait_deaf();
+        uint64_t since = egm_clock_ns();
+        ck_assert_int_eq(wait_in_vain(way, since + 150 * MS), way == FOR_TIME ? 0 : EGM_E_TIMEOUT);
+        ck_assert_uint_ge(ms_since(since), 149);
+        egm_wait_hear(&ears);
+        ck_assert_int_eq(wait_in_vain(way, egm_clock_ns() + 10000 * MS), EGM_E_CLOSED);
+    }
+    end();
+}
+END_TEST
+
 EGM_TEST_MAIN("os_wait", waits_end_at_their_deadline,
               check_is_asked_in_every_kind_of_wait_and_ends_it,
               flag_ends_every_kind_of_wait_but_not_those_of_the_check,
               work_asks_the_check_once_a_slice,
-              descriptor_that_is_ready_is_ready_after_the_deadline_too)
+              descriptor_that_is_ready_is_ready_after_the_deadline_too,
+              deaf_thread_waits_whatever_it_has_heard)
