@@ -32,6 +32,7 @@
 #define REQUESTER_PEER 1u
 #define PUT_KEYS 256u
 #define KEY_SIZE 150u
+#define ROUNDS_MAX 1000u
 
 static struct egm_master *master;
 static uint64_t generations[PUT_KEYS];
@@ -300,29 +301,63 @@ static double median_put_ns(void)
     return (double)batch_ns[count / 2] / PUT_KEYS;
 }
 
-int main(int argc, char **argv)
+/* The core, with the memory that a master gives it. */
+static bool start_core(struct egm_pages *helper, bool is_small)
 {
-    uint64_t objects = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
-    uint32_t rounds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 15;
-    objects = egm_align_down(egm_max_u64(objects, PUT_KEYS), PUT_KEYS);
-    bool is_small = argc > 3 && strcmp(argv[3], "small") == 0;
-    rounds = rounds == 0 || rounds > 1000 ? 15 : rounds;
     struct egm_master_options options = egm_master_defaults();
     options.instance = 1;
     options.segment_lease_ms = 3600000;
     options.session_ttl_ms = 3600000;
     struct egm_master_io io = {.send = on_send, .close = on_close, .random = next_random};
-    struct egm_pages *helper;
-    if (egm_pages_create(&helper) < 0) {
-        return 1;
-    }
     pages = egm_pages_source(helper);
     /* a master has its first blocks ready before anybody has found it */
     nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     if (!is_small) {
         io.blocks = (struct egm_block_source){.get = get_block, .put = put_block};
     }
-    if (egm_master_create(&options, &io, &master) < 0) {
+    return egm_master_create(&options, &io, &master) == 0;
+}
+
+struct looked_up {
+    double seconds; /* median of a frame of 8,192 keys */
+    double worst_us, mean_us, median_us,
+        median_turn_us; /* of frames of 65,536 keys: longest turns */
+};
+
+static struct looked_up look_up(struct egm_buf *buf, uint64_t objects, uint32_t rounds)
+{
+    static double times[ROUNDS_MAX];
+    static uint64_t longest_turns[ROUNDS_MAX];
+    uint64_t longest;
+    uint64_t median = 0;
+    uint64_t worst = 0;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < rounds; i++) {
+        times[i] = exist(buf, objects, 8192, &longest, &median);
+    }
+    qsort(times, rounds, sizeof times[0], by_value);
+    for (uint32_t i = 0; i < rounds; i++) {
+        (void)exist(buf, objects, 65536, &longest_turns[i], &median);
+        worst = egm_max_u64(worst, longest_turns[i]);
+        sum += longest_turns[i];
+    }
+    qsort(longest_turns, rounds, sizeof longest_turns[0], by_number);
+    return (struct looked_up){.seconds = times[rounds / 2],
+                              .worst_us = (double)worst / 1000,
+                              .mean_us = (double)sum / rounds / 1000,
+                              .median_us = (double)longest_turns[rounds / 2] / 1000,
+                              .median_turn_us = (double)median / 1000};
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t objects = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
+    uint32_t rounds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 15;
+    objects = egm_align_down(egm_max_u64(objects, PUT_KEYS), PUT_KEYS);
+    rounds = rounds == 0 || rounds > ROUNDS_MAX ? 15 : rounds;
+    struct egm_pages *helper;
+    if (egm_pages_create(&helper) < 0 ||
+        !start_core(helper, argc > 3 && strcmp(argv[3], "small") == 0)) {
         return 1;
     }
     struct egm_buf buf;
@@ -333,33 +368,16 @@ int main(int argc, char **argv)
         put_batch(&buf, first);
     }
     double per_object = (double)(used_bytes() - before) / (double)objects;
-    double times[1000];
-    uint64_t longest;
-    uint64_t median;
-    for (uint32_t i = 0; i < rounds; i++) {
-        times[i] = exist(&buf, objects, 8192, &longest, &median);
-    }
-    qsort(times, rounds, sizeof times[0], by_value);
-    uint64_t longest_turns[1000];
-    for (uint32_t i = 0; i < rounds; i++) {
-        (void)exist(&buf, objects, 65536, &longest_turns[i], &median);
-    }
-    uint64_t worst = 0;
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < rounds; i++) {
-        worst = egm_max_u64(worst, longest_turns[i]);
-        sum += longest_turns[i];
-    }
-    qsort(longest_turns, rounds, sizeof longest_turns[0], by_number);
+    struct looked_up looked = look_up(&buf, objects, rounds);
     printf("{\"objects\": %llu, \"lookups_per_s\": %.0f, \"ns_per_key\": %.0f, "
            "\"longest_turn_us_worst\": %.0f, "
            "\"longest_turn_us_mean\": %.0f, \"longest_turn_us_median\": %.0f, "
            "\"median_turn_us\": %.0f, \"bytes_per_object_without_key\": %.0f, "
            "\"put_ns_mean\": %.0f, \"put_ns_median\": %.0f, \"longest_put_frame_us\": %.0f}\n",
-           (unsigned long long)objects, 8192 / times[rounds / 2], times[rounds / 2] / 8192 * 1e9,
-           (double)worst / 1000, (double)sum / rounds / 1000,
-           (double)longest_turns[rounds / 2] / 1000, (double)median / 1000, per_object - KEY_SIZE,
-           (double)put_ns / (double)objects, median_put_ns(), (double)longest_put_ns / 1000);
+           (unsigned long long)objects, 8192 / looked.seconds, looked.seconds / 8192 * 1e9,
+           looked.worst_us, looked.mean_us, looked.median_us, looked.median_turn_us,
+           per_object - KEY_SIZE, (double)put_ns / (double)objects, median_put_ns(),
+           (double)longest_put_ns / 1000);
     egm_buf_release(&buf);
     egm_master_destroy(master);
     egm_pages_destroy(helper);

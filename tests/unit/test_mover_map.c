@@ -328,6 +328,23 @@ START_TEST(guard_stops_a_write_within_a_chunk)
 }
 END_TEST
 
+/* A get of one extent at `offset`, checked, whose guard counts. */
+static struct egm_transfer whole_get(const struct fake *fake, uint64_t offset,
+                                     const struct iovec *iov, void *asked)
+{
+    return (struct egm_transfer){.generation = GENERATION,
+                                 .segment = 3,
+                                 .extent_count = 1,
+                                 .extents = {{offset, iov->iov_len}},
+                                 .iov = iov,
+                                 .iov_count = 1,
+                                 .length = iov->iov_len,
+                                 .has_checksum = true,
+                                 .checksum = egm_checksum_of(fake->pool + offset, iov->iov_len),
+                                 .guard = count_asks,
+                                 .guard_arg = asked};
+}
+
 /* Above EGM_COPY_TEAM_LEAST_BYTES, so that helpers take part where there are CPUs for them. */
 START_TEST(large_batch_is_whole_and_each_thread_sees_the_fence)
 {
@@ -354,18 +371,7 @@ START_TEST(large_batch_is_whole_and_each_thread_sees_the_fence)
     ck_assert_int_eq(attach(&fake, &import), 0);
     for (size_t i = 0; i < COUNT; i++) {
         iov[i] = (struct iovec){big + i * SIZE, SIZE};
-        batch[i] =
-            (struct egm_transfer){.generation = GENERATION,
-                                  .segment = 3,
-                                  .extent_count = 1,
-                                  .extents = {{65536 * (i + 1), SIZE}},
-                                  .iov = &iov[i],
-                                  .iov_count = 1,
-                                  .length = SIZE,
-                                  .has_checksum = true,
-                                  .checksum = egm_checksum_of(fake.pool + 65536 * (i + 1), SIZE),
-                                  .guard = count_asks,
-                                  .guard_arg = &asked};
+        batch[i] = whole_get(&fake, 65536 * (i + 1), &iov[i], &asked);
     }
     fake.fence[EGM_FENCE_HEADER_BYTES / 8 + 2] = GENERATION; /* of the second object */
     batch[4].checksum ^= 1;
