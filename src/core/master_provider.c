@@ -37,11 +37,40 @@ struct egm_provider_state *egm_provider_of_peer(struct egm_master *m, uint32_t p
     return provider == EGM_NONE ? NULL : &m->providers[provider];
 }
 
+/* ---- lives that were given up ---- */
+static void remember_life(struct egm_master *m, const struct egm_provider_state *p)
+{
+    uint64_t read_until_ns = egm_max_u64(p->lease_until_ns, p->read_until_ns);
+    if (read_until_ns <= m->now_ns) {
+        return;
+    }
+    for (uint32_t i = 0; i < EGM_GONE_LIVES; i++) {
+        if (m->gone[i].read_until_ns <= m->now_ns) {
+            m->gone[i] = (struct egm_gone_life){.epoch = p->epoch, .read_until_ns = read_until_ns};
+            return;
+        }
+    }
+    m->gone_until_ns = egm_max_u64(m->gone_until_ns, read_until_ns);
+}
+
+/* Until when read leases may run in memory of that epoch that this master knew before. */
+static uint64_t remembered_until(const struct egm_master *m, uint64_t epoch)
+{
+    uint64_t until_ns = m->gone_until_ns;
+    for (uint32_t i = 0; i < EGM_GONE_LIVES; i++) {
+        if (m->gone[i].epoch == epoch) {
+            until_ns = egm_max_u64(until_ns, m->gone[i].read_until_ns);
+        }
+    }
+    return until_ns;
+}
+
 /* ---- joining ---- */
 static void retire(struct egm_master *m, uint32_t provider)
 {
     struct egm_provider_state *p = &m->providers[provider];
     egm_info("provider is gone name=%s epoch=%016llx", p->name, (unsigned long long)p->epoch);
+    remember_life(m, p);
     egm_slots_drop(m, p);
     for (uint32_t i = p->first_mount; i < p->first_mount + p->mount_count; i++) {
         m->mounts[i].provider = EGM_NONE;
@@ -249,11 +278,6 @@ static int join(struct egm_master *m, uint32_t peer, const struct egm_mount *hea
         /* Should that one be the living, it mounts again. */
         egm_master_violation(m, old, "its provider connected anew");
     }
-    uint64_t read_until_ns = 0;
-    if (provider != EGM_NONE && m->providers[provider].epoch == head->epoch) {
-        read_until_ns = egm_max_u64(m->providers[provider].lease_until_ns,
-                                    m->providers[provider].read_until_ns);
-    }
     if (provider != EGM_NONE && !is_same_life(&m->providers[provider], head)) {
         retire(m, provider); /* a MOUNT that was long on its way can do that to the living */
         provider = EGM_NONE;
@@ -278,8 +302,9 @@ static int join(struct egm_master *m, uint32_t peer, const struct egm_mount *hea
     p->term = is_back ? p->term : m->term;
     p->phase = EGM_PHASE_JOINING;
     p->lease_next_ns = m->now_ns;
+    p->read_until_ns =
+        is_back ? egm_max_u64(p->lease_until_ns, p->read_until_ns) : remembered_until(m, p->epoch);
     p->lease_until_ns = 0;
-    p->read_until_ns = read_until_ns;
     r = egm_slots_set(m, p, lists->slots, head->slot_count);
     if (r < 0) {
         egm_master_violation(m, peer, "no memory for its importers: it must mount again");

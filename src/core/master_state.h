@@ -112,6 +112,14 @@ struct egm_provider_state {
     uint32_t batch_count;
 };
 
+/* A life of a provider that was given up while read leases may still name its memory. A MOUNT that
+ * was long on its way does that to the living, which then comes back as new, also after another
+ * life of the same provider came between. */
+#define EGM_GONE_LIVES 16
+struct egm_gone_life {
+    uint64_t epoch, read_until_ns;
+};
+
 struct egm_mount_state {
     uint32_t provider; /* slot; EGM_NONE: mount number retired */
     uint32_t segment;
@@ -225,6 +233,8 @@ struct egm_master {
     struct egm_index session_index;
     struct egm_provider_state *providers;
     uint32_t provider_room;
+    struct egm_gone_life gone[EGM_GONE_LIVES];
+    uint64_t gone_until_ns; /* of lives that found no entry: it holds for every epoch */
     struct egm_mount_state *mounts;
     uint32_t mount_count;
 

@@ -94,20 +94,27 @@ START_TEST(provider_of_another_epoch_or_term_brings_nothing_back)
 }
 END_TEST
 
-/* Found by seed 3039220. */
-START_TEST(mount_that_was_long_on_its_way_does_not_break_read_leases)
+/* The living life, epoch 100, mounts anew after a late MOUNT of `late_epoch` took its place, and
+ * after `gone_count` leased providers went. */
+static void check_late_mount(uint64_t late_epoch, int gone_count)
 {
     enum {
-        OLD = 20
+        OTHER = 20
     };
     start_one();
     ck_assert_int_eq(bench_put(A, 101, "k", 5000), 0);
-    struct got got = bench_get_start(B, 102, "k", 7);
-    ck_assert_int_eq(got.status, 0);
+    ck_assert_int_eq(bench_get_start(B, 102, "k", 7).status, 0);
     uint32_t term = bench_peers[P].term;
-    bench_peers[OLD].keeps_leases = true;
-    bench_connect(OLD, EGM_ROLE_PROVIDER);
-    egm_ignore(bench_mount_slots(OLD, 1, 100, 0, SIZE, NULL, 0), "sent before the term was told");
+    for (int i = 0; i < gone_count; i++) {
+        bench_connect(OTHER, EGM_ROLE_PROVIDER);
+        ck_assert_int_eq(bench_mount_slots(OTHER, 50, 500 + (uint64_t)i, 0, SIZE, NULL, 0), 0);
+        ck_assert_int_eq(bench_unmount(OTHER, EGM_UNMOUNT_NOW), 0);
+        bench_disconnect(OTHER);
+    }
+    bench_peers[OTHER].keeps_leases = true;
+    bench_connect(OTHER, EGM_ROLE_PROVIDER);
+    egm_ignore(bench_mount_slots(OTHER, 1, late_epoch, 0, SIZE, NULL, 0),
+               "sent before the term was told");
     bench_disconnect(P);
     bench_connect(P, EGM_ROLE_PROVIDER);
     struct bench_slot slots[] = {{0, A, 101, EGM_IMPORT_MAP}, {0, B, 102, EGM_IMPORT_MAP}};
@@ -119,6 +126,14 @@ START_TEST(mount_that_was_long_on_its_way_does_not_break_read_leases)
     ck_assert_int_eq(bench_session(A, 101), 0);
     ck_assert_int_eq(bench_put_start(A, 101, "new", 5000).status, 0);
     bench_stop();
+}
+
+/* Found by seeds 3039220 (the late MOUNT is of the living life) and 1796096377 (of a dead one). */
+START_TEST(mount_that_was_long_on_its_way_does_not_break_read_leases)
+{
+    check_late_mount(100, 0);
+    check_late_mount(99, 0);
+    check_late_mount(99, 20); /* more than the master remembers one by one */
 }
 END_TEST
 
