@@ -4,9 +4,11 @@
  *
  * Whom it takes, in rounds: first objects nobody asked for lately; then held ones, since a hold is
  * a hint and never starves a put; then soft-pinned ones where that is allowed. Never: hard-pinned,
- * or read right now. A group goes whole or not at all. Each round passes over at most LOOKS objects
- * that it may not take, so that a turn stays short; a put is refused only when turn after turn all
- * of a mount's objects were passed over (I11). */
+ * or read right now. A group goes whole or not at all. Each round looks at no more than some LOOKS
+ * objects that it may not take, so that a turn stays short, and the next turn goes on where it
+ * stopped: the queues are gone over in laps, which all searches share. A put is refused only when
+ * each mount that it could use was gone over in vain in a lap that began after its search did
+ * (I11). So a search ends, however many mounts there are. */
 #include "base/checked.h"
 #include "base/mutant.h"
 
@@ -37,13 +39,16 @@ static bool may_take(const struct egm_master *m, const struct egm_object *o, enu
     return (round >= ROUND_HELD && !EGM_MUTANT(38)) || !egm_object_is_held(m, o);
 }
 
-static bool may_take_group(const struct egm_master *m, const struct egm_object *o, enum round round)
+/* Adds the members of a group that it looked at to *looks. */
+static bool may_take_group(const struct egm_master *m, const struct egm_object *o, enum round round,
+                           uint32_t *looks)
 {
     if (o->group == EGM_NO_OBJECT) {
         return may_take(m, o, round);
     }
     for (uint32_t id = m->directory.groups[o->group].first; id != EGM_NO_OBJECT;) {
         const struct egm_object *member = egm_object_at(&m->directory, id);
+        ++*looks;
         if (member->state != EGM_OBJECT_REMOVED && !may_take(m, member, round)) {
             return false;
         }
@@ -86,6 +91,23 @@ static uint32_t queued_count(const struct egm_eviction *e)
     return e->counts[EGM_QUEUE_SMALL] + e->counts[EGM_QUEUE_MAIN];
 }
 
+/* No put could have taken the object that was met. */
+static void note_passed(const struct egm_master *m, struct egm_mount_state *mt)
+{
+    if (mt->passed_count++ == 0) {
+        mt->lap_search = m->search;
+    }
+    if (mt->passed_count >= (uint64_t)queued_count(&mt->eviction) * ROUNDS_OF_HITS) {
+        mt->vain_search = mt->lap_search;
+        mt->passed_count = 0;
+    }
+}
+
+static bool is_exhausted(const struct egm_mount_state *mt, uint64_t search)
+{
+    return queued_count(&mt->eviction) == 0 || mt->vain_search >= search;
+}
+
 /* Hides victims of at least `bytes` bytes if it can, at most `most` of them and none above
  * `largest` bytes; returns what will come back. */
 static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint32_t most,
@@ -95,23 +117,28 @@ static uint64_t evict(struct egm_master *m, uint32_t mount, uint64_t bytes, uint
     struct egm_eviction *e = &mt->eviction;
     uint64_t coming = 0;
     for (enum round round = ROUND_IDLE; round < ROUND_COUNT && coming < bytes; round++) {
+        uint32_t looks = 0;
         uint32_t passed = 0;
         uint32_t left = queued_count(e);
         e->is_urgent = round >= ROUND_HIDDEN;
-        while (coming < bytes && most > 0 && passed < LOOKS && passed < left * ROUNDS_OF_HITS) {
+        while (coming < bytes && most > 0 && looks < LOOKS && passed < left * ROUNDS_OF_HITS) {
             uint32_t id = egm_eviction_next(e, &m->directory);
             if (id == EGM_NO_OBJECT) {
                 return coming;
             }
             const struct egm_object *o = egm_object_at(&m->directory, id);
-            if (o->size <= largest && may_take_group(m, o, round)) {
+            uint32_t cost = 1;
+            if (o->size <= largest && may_take_group(m, o, round, &cost)) {
                 coming += take(m, id);
                 mt->passed_count = 0;
                 most--;
             } else {
                 egm_eviction_defer(e, &m->directory, id);
-                mt->passed_count += round == ROUND_SOFT_PINNED && largest == UINT64_MAX;
+                looks += cost;
                 passed++;
+                if (round == ROUND_SOFT_PINNED && largest == UINT64_MAX) {
+                    note_passed(m, mt);
+                }
             }
         }
     }
@@ -127,11 +154,11 @@ static uint32_t find_elsewhere(const struct egm_master *m, uint32_t mount)
         for (int q = EGM_QUEUE_SMALL; q < EGM_QUEUE_COUNT && m->mounts[i].provider != EGM_NONE;
              q++) {
             uint32_t id = e->first[q];
-            for (uint32_t n = 0; n < LOOKS && id != EGM_NO_OBJECT; n++) {
+            for (uint32_t looks = 0; looks < LOOKS && id != EGM_NO_OBJECT; looks++) {
                 struct egm_object *o = egm_object_at(&m->directory, id);
                 for (uint32_t k = 1; k < o->replica_count; k++) {
                     if (egm_object_replicas(o)[k].mount == mount &&
-                        may_take_group(m, o, ROUND_SOFT_PINNED)) {
+                        may_take_group(m, o, ROUND_SOFT_PINNED, &looks)) {
                         return id;
                     }
                 }
@@ -142,31 +169,18 @@ static uint32_t find_elsewhere(const struct egm_master *m, uint32_t mount)
     return EGM_NO_OBJECT;
 }
 
-/* Was every object of the mount's queues passed over, whatever its hits, since one could be taken?
- * If not, the next turn goes on where this one stopped. */
-static bool is_exhausted(struct egm_mount_state *mt)
-{
-    if (mt->passed_count < (uint64_t)queued_count(&mt->eviction) * ROUNDS_OF_HITS) {
-        return false;
-    }
-    mt->passed_count = 0;
-    return true;
-}
-
-enum egm_room egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes)
+enum egm_room egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes, uint64_t search)
 {
     struct egm_mount_state *mt = &m->mounts[mount];
     uint64_t pending = mt->bytes[EGM_OBJECT_REMOVED];
-    if (pending < bytes) {
-        (void)evict(m, mount, bytes - pending, UINT32_MAX, UINT64_MAX);
+    uint64_t hidden = 0;
+    if (pending < bytes && !is_exhausted(mt, search)) {
+        hidden = evict(m, mount, bytes - pending, UINT32_MAX, UINT64_MAX);
     }
-    /* When nothing is on its way, free places may be too scattered for sixteen of them: give up a
-     * little more. */
-    if ((mt->bytes[EGM_OBJECT_REMOVED] > 0 && !EGM_MUTANT(41)) ||
-        evict(m, mount, bytes, UINT32_MAX, UINT64_MAX) > 0) {
+    if (mt->bytes[EGM_OBJECT_REMOVED] > 0 && !EGM_MUTANT(41)) {
         return EGM_ROOM_COMES;
     }
-    if (!is_exhausted(mt)) {
+    if (hidden > 0 || !is_exhausted(mt, search)) {
         return EGM_ROOM_SOUGHT;
     }
     uint32_t id = find_elsewhere(m, mount);

@@ -157,13 +157,17 @@ static bool take_places(struct egm_master *m, const struct egm_request *r, struc
 static bool make_room(struct egm_master *m, struct egm_request *r, const struct placement *p,
                       uint32_t mount, uint64_t rounded)
 {
-    enum egm_room room = egm_evict_for(m, mount, rounded);
+    if (r->search == 0) {
+        r->search = ++m->search;
+    }
+    enum egm_room room = egm_evict_for(m, mount, rounded, r->search);
     for (uint32_t i = 0; i < m->mount_count && room == EGM_ROOM_NONE; i++) {
         if (i != mount && is_candidate(m, r, p, i, rounded)) {
-            room = egm_evict_for(m, i, rounded);
+            room = egm_evict_for(m, i, rounded, r->search);
         }
     }
     r->is_seeking = room == EGM_ROOM_SOUGHT;
+    r->search = room == EGM_ROOM_COMES ? 0 : r->search;
     return room != EGM_ROOM_NONE;
 }
 
@@ -312,6 +316,7 @@ static int put_one(struct egm_master *m, struct egm_request *r, uint32_t *ret_id
         return code;
     }
     r->last_mount = placement.mounts[0];
+    r->search = 0;
     return grant(m, r, &placement, ret_id);
 }
 

@@ -131,7 +131,10 @@ struct egm_mount_state {
                                master */
     struct egm_extents extents;
     struct egm_eviction eviction;
-    uint64_t passed_count;                  /* objects that no put could have taken, met in a row */
+    /* Searches for room go over the queues in laps (master_evict.c). */
+    uint64_t passed_count; /* this lap's objects so far that no put could have taken */
+    uint64_t lap_search;   /* m->search when this lap began */
+    uint64_t vain_search;  /* m->search when the last lap began in which nothing could be taken */
     uint64_t bytes[EGM_OBJECT_STATE_COUNT]; /* rounded, by object state */
 };
 
@@ -196,6 +199,7 @@ struct egm_request {
     struct egm_cursor want_cursor; /* over the want records */
     uint32_t last_mount;           /* of the key before; or EGM_NONE */
     bool is_seeking;               /* room: goes on next turn */
+    uint64_t search;               /* for room; 0: none is on */
     bool has_key;                  /* the key under work was taken before the request was parked */
     struct egm_bytes key;
     uint64_t key_hash;
@@ -237,6 +241,7 @@ struct egm_master {
     uint64_t gone_until_ns; /* of lives that found no entry: it holds for every epoch */
     struct egm_mount_state *mounts;
     uint32_t mount_count;
+    uint64_t search; /* number of the last search for room that began */
 
     struct egm_link ops;
     struct egm_link runnable, parked; /* requests */
@@ -418,10 +423,10 @@ static inline void egm_sim_put_decided(const struct egm_master *m, const struct 
 enum egm_room {
     EGM_ROOM_NONE,
     EGM_ROOM_COMES, /* wait for acknowledgements */
-    EGM_ROOM_SOUGHT /* many objects are in use; ask again next turn */
+    EGM_ROOM_SOUGHT /* some is there already, or many objects are in use: ask again next turn */
 };
-/* Makes room for `bytes` on the mount by hiding victims. */
-enum egm_room egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes);
+/* Makes room for `bytes` on the mount by hiding victims, in a search of that number. */
+enum egm_room egm_evict_for(struct egm_master *m, uint32_t mount, uint64_t bytes, uint64_t search);
 void egm_evict_tick(struct egm_master *m);
 
 #endif

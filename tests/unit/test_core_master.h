@@ -538,24 +538,41 @@ struct bench_put {
     const char *group;
 };
 
-__attribute__((unused)) static void bench_put_ask(uint32_t peer, uint64_t session, const char *key,
-                                                  uint64_t size, struct bench_put how)
+static size_t bench_put_frame(struct egm_buf *frame, uint64_t session, const char *key,
+                              uint64_t size, struct bench_put how)
 {
-    struct egm_buf frame;
-    size_t begin = bench_begin(&frame, EGM_MSG_PUT_START);
-    egm_put_put_start(&frame, &(struct egm_put_start){.session = session,
-                                                      .deadline_ms = 2000,
-                                                      .flags = how.flags,
-                                                      .replica_count = how.replicas,
-                                                      .soft_pin = how.soft_pin,
-                                                      .key_count = 1});
+    size_t begin = bench_begin(frame, EGM_MSG_PUT_START);
+    egm_put_put_start(frame, &(struct egm_put_start){.session = session,
+                                                     .deadline_ms = 2000,
+                                                     .flags = how.flags,
+                                                     .replica_count = how.replicas,
+                                                     .soft_pin = how.soft_pin,
+                                                     .key_count = 1});
     struct egm_want want = {.size = size};
     if (how.group) {
         want.group = egm_bytes_of(how.group, strlen(how.group));
     }
-    egm_put_want(&frame, &want);
-    bench_put_key(&frame, key);
+    egm_put_want(frame, &want);
+    bench_put_key(frame, key);
+    return begin;
+}
+
+__attribute__((unused)) static void bench_put_ask(uint32_t peer, uint64_t session, const char *key,
+                                                  uint64_t size, struct bench_put how)
+{
+    struct egm_buf frame;
+    size_t begin = bench_put_frame(&frame, session, key, size, how);
     bench_event(peer, &frame, begin);
+}
+
+/* Hands it over and takes no turn after that. */
+__attribute__((unused)) static void bench_hand_put(uint32_t peer, uint64_t session, const char *key,
+                                                   uint64_t size)
+{
+    struct egm_buf frame;
+    egm_frame_end(&frame, bench_put_frame(&frame, session, key, size, (struct bench_put){0}));
+    bench_hand(peer, &frame);
+    egm_buf_release(&frame);
 }
 
 __attribute__((unused)) static struct got bench_put_start(uint32_t peer, uint64_t session,

@@ -24,8 +24,8 @@ static void put_keys(struct egm_buf *frame, uint32_t first, uint32_t count)
     }
 }
 
-/* One PUT_START of that many keys; what came is in `gots`. */
-static void start_batch(uint32_t first, uint32_t count, uint64_t size)
+/* One PUT_START of that many keys, all of one group unless it is ""; what came is in `gots`. */
+static void start_group(uint32_t first, uint32_t count, uint64_t size, const char *group)
 {
     struct egm_buf frame;
     struct egm_items_reply head;
@@ -33,7 +33,8 @@ static void start_batch(uint32_t first, uint32_t count, uint64_t size)
     egm_put_put_start(
         &frame, &(struct egm_put_start){.session = 101, .deadline_ms = 2000, .key_count = count});
     for (uint32_t i = 0; i < count; i++) {
-        egm_put_want(&frame, &(struct egm_want){.size = size});
+        egm_put_want(&frame,
+                     &(struct egm_want){.size = size, .group = egm_bytes_of(group, strlen(group))});
     }
     put_keys(&frame, first, count);
     bench_event(A, &frame, begin);
@@ -44,6 +45,11 @@ static void start_batch(uint32_t first, uint32_t count, uint64_t size)
         bench_take_entry(&cursor, &gots[i]);
     }
     egm_buf_release(&frame);
+}
+
+static void start_batch(uint32_t first, uint32_t count, uint64_t size)
+{
+    start_group(first, count, size, "");
 }
 
 static void end_batch(uint32_t count)
@@ -165,6 +171,78 @@ START_TEST(put_looks_on_turn_after_turn_among_thousands_of_objects_in_use)
     bench_op_end(A, 101, 1);
     ck_assert_int_eq(bench_put(A, 101, "again", EGM_SLOT), 0);
     bench_stop();
+}
+END_TEST
+
+/* Turns that the master takes until the put of one slot, handed over now, is refused. */
+static int turns_until_refused(void)
+{
+    int turns = 0;
+    struct got got;
+    bench_hand_put(A, 101, "none", EGM_SLOT);
+    while (!bench_has_reply(A) && turns < 100000) {
+        (void)egm_master_run(bench, bench_now);
+        turns++;
+    }
+    bench_items_reply(A, EGM_MSG_PUT_START_REPLY, &got);
+    ck_assert_int_eq(got.status, EGM_E_NO_SPACE);
+    return turns;
+}
+
+/* Each mount is searched once, over several turns, in whatever order: the search ends. */
+START_TEST(put_that_no_mount_of_several_can_serve_is_told_so)
+{
+    enum {
+        MOUNTS = 6,
+        GRANULES = 100,
+        EACH = GRANULES * EGM_SLOTS_PER_GRANULE
+    };
+    bench_start();
+    for (uint32_t i = 0; i < MOUNTS; i++) {
+        bench_mount(P + i, 1 + i, (GRANULES + 1) * EGM_GRANULE);
+    }
+    bench_requester(A, 101, P);
+    for (uint32_t i = 1; i < MOUNTS; i++) {
+        ck_assert_int_eq(bench_slot(P + i, 5, 101, EGM_IMPORT_MAP, 1), 0);
+    }
+    for (uint32_t i = 0; i < MOUNTS; i++) {
+        start_batch(i * EACH, EACH, EGM_SLOT);
+        end_batch(EACH);
+        lease_batch(i * EACH, EACH, 1 + i);
+    }
+    ck_assert_uint_eq(bench_sums().free, 0);
+    ck_assert_int_lt(turns_until_refused(), 60);
+    bench_op_end(A, 101, 1);
+    ck_assert_int_eq(bench_put(A, 101, "new", EGM_SLOT), 0);
+    bench_stop();
+}
+END_TEST
+
+/* A look at an object of a group looks at its members: they count, or a turn would be long. */
+START_TEST(members_of_groups_count_as_looks_of_a_turn)
+{
+    enum {
+        GROUPS = 20,
+        MEMBERS = 80,
+        OBJECTS = GROUPS * MEMBERS
+    };
+    char group[8];
+    int turns[2];
+    for (int is_grouped = 0; is_grouped < 2; is_grouped++) {
+        bench_start();
+        bench_mount(P, 1, (OBJECTS / EGM_SLOTS_PER_GRANULE + 1) * EGM_GRANULE);
+        bench_requester(A, 101, P);
+        for (uint32_t g = 0; g < GROUPS; g++) {
+            snprintf(group, sizeof group, "g%u", g);
+            start_group(g * MEMBERS, MEMBERS, EGM_SLOT, is_grouped ? group : "");
+            end_batch(MEMBERS);
+            lease_batch(is_grouped ? g * MEMBERS + MEMBERS / 2 : g * MEMBERS,
+                        is_grouped ? 1 : MEMBERS, g + 1);
+        }
+        turns[is_grouped] = turns_until_refused();
+        bench_stop();
+    }
+    ck_assert_int_gt(turns[1], 5 * turns[0]);
 }
 END_TEST
 
@@ -330,6 +408,8 @@ EGM_TEST_MAIN("core_master_room", large_object_in_use_does_not_hide_a_small_idle
               newest_object_is_not_evicted_before_older_ones_that_are_merely_held,
               second_replica_is_evicted_for_the_sake_of_its_own_mount,
               put_looks_on_turn_after_turn_among_thousands_of_objects_in_use,
+              put_that_no_mount_of_several_can_serve_is_told_so,
+              members_of_groups_count_as_looks_of_a_turn,
               new_mount_gets_an_equal_share_of_puts_until_it_is_no_longer_new,
               fuller_mount_gets_no_more_for_being_new,
               consecutive_keys_of_a_batch_alternate_numa_nodes,
