@@ -2,6 +2,7 @@
 """Master, provider and the commands as processes."""
 import json
 import os
+import pathlib
 import signal
 import socket
 import struct
@@ -202,14 +203,21 @@ def test_bench_reports_ratios(programs):
     assert done.returncode == 1 and "failed" in done.stderr, "16 MiB cannot hold 64 MiB"
 
 
+def start_holder(programs, master):
+    """A requester that holds the pool's memory: a bench in its rounds, stopped. Fds that are still on their way
+    when it stops would be no hold: the kernel drops them with the connection."""
+    holder = programs.start("bench", "--master", master.address, "--keys", 2, "--size", "1MB", "--rounds", 1000)
+    maps = pathlib.Path(f"/proc/{holder.pid}/maps")
+    wait_for(lambda: "egmstore-pool" in maps.read_text(), 10, "a mapping of the pool")
+    holder.send_signal(signal.SIGSTOP)
+    return holder
+
+
 def test_second_signal_leaves_at_once(programs):
     """A stopped requester keeps its mapping, so that the drain has to wait."""
     master = programs.master()
     provider = programs.provider(master)
-    # a bench in its rounds holds the memory
-    holder = programs.start("bench", "--master", master.address, "--keys", 2, "--size", "1MB", "--rounds", 1000)
-    wait_for(lambda: "importer attached" in provider.text(), 10, "an importer")
-    holder.send_signal(signal.SIGSTOP)
+    start_holder(programs, master)
     provider.send_signal(signal.SIGTERM)
     time.sleep(1)
     assert provider.poll() is None, "it must wait for its importer"
@@ -220,9 +228,7 @@ def test_second_signal_leaves_at_once(programs):
 def test_drain_names_who_still_holds_memory(programs):
     master = programs.master()
     provider = programs.provider(master, "--drain-timeout", "1s")
-    holder = programs.start("bench", "--master", master.address, "--keys", 2, "--size", "1MB", "--rounds", 1000)
-    wait_for(lambda: "importer attached" in provider.text(), 10, "an importer")
-    holder.send_signal(signal.SIGSTOP)
+    holder = start_holder(programs, master)
     begin = time.monotonic()
     provider.send_signal(signal.SIGTERM)
     assert provider.wait(5) == 1
