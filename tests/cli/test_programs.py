@@ -222,7 +222,7 @@ def test_second_signal_leaves_at_once(programs):
     time.sleep(1)
     assert provider.poll() is None, "it must wait for its importer"
     provider.send_signal(signal.SIGTERM)
-    assert provider.wait(1) not in (0, None)
+    assert provider.wait(3) not in (0, None), "not after the drain, 8 s"
 
 
 def test_drain_names_who_still_holds_memory(programs):
