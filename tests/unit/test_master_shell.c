@@ -27,12 +27,18 @@
 
 #define SECOND EGM_NS_PER_S
 
-static char runtime_folder[64];
+static char runtime_folder[] = "/tmp/egm-shell-XXXXXX";
 
 static struct egm_master_daemon_options options_of(const char *rpc, const char *http)
 {
     return (struct egm_master_daemon_options){
         .rpc_address = rpc, .http_address = http, .core = egm_master_defaults()};
+}
+
+static void begin_runtime_folder(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(runtime_folder));
+    setenv("EGMSTORE_RUNTIME_DIR", runtime_folder, 1);
 }
 
 static struct egm_master_daemon *start_master(const char *http)
@@ -41,8 +47,7 @@ static struct egm_master_daemon *start_master(const char *http)
     struct egm_master_daemon *master;
     struct egm_detail detail = {0};
 
-    snprintf(runtime_folder, sizeof(runtime_folder), "/tmp/egm-shell-%d", (int)getpid());
-    setenv("EGMSTORE_RUNTIME_DIR", runtime_folder, 1);
+    begin_runtime_folder();
     ck_assert_msg(egm_master_daemon_create(&options, &master, &detail) == 0, "%s", detail.text);
     ck_assert_int_eq(egm_master_daemon_start(master), 0);
     return master;
@@ -52,7 +57,8 @@ static void end_master(struct egm_master_daemon *master)
 {
     egm_master_daemon_stop(master);
     egm_master_daemon_destroy(master);
-    ck_assert_msg(rmdir(runtime_folder) == 0, "the Unix socket was left behind");
+    ck_assert_msg(rmdir(runtime_folder) == 0, "the Unix socket was left behind: %s",
+                  strerror(errno));
 }
 
 static int dial(const char *address)
@@ -456,8 +462,7 @@ static int create_and_destroy(void *ctx)
 
 START_TEST(create_survives_each_failing_allocation)
 {
-    snprintf(runtime_folder, sizeof(runtime_folder), "/tmp/egm-shell-%d", (int)getpid());
-    setenv("EGMSTORE_RUNTIME_DIR", runtime_folder, 1);
+    begin_runtime_folder();
     egm_test_sweep(create_and_destroy, NULL);
     ck_assert_int_eq(rmdir(runtime_folder), 0);
 }

@@ -358,11 +358,12 @@ START_TEST(large_batch_is_whole_and_each_thread_sees_the_fence)
     struct egm_transfer batch[COUNT];
     struct iovec iov[COUNT];
     unsigned char *big = egm_calloc(COUNT, SIZE);
+    char folder[] = "/tmp/egm-test-map-XXXXXX";
     char path[128];
 
     fake_init(&fake);
-    egm_ignore(snprintf(path, sizeof(path), "/tmp/egm-test-map-%d", getpid()), "fits");
-    setenv("EGMSTORE_RUNTIME_DIR", path, 1);
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    setenv("EGMSTORE_RUNTIME_DIR", folder, 1);
     setenv("EGMSTORE_COPY_THREADS", "2", 1);
     ck_assert_int_eq(egm_copy_team_configure(), 0);
     for (size_t i = 65536; i < POOL_BYTES; i += 8) {
@@ -398,9 +399,9 @@ START_TEST(large_batch_is_whole_and_each_thread_sees_the_fence)
     import->ops->detach(import);
     fake_release(&fake);
     egm_free(big);
-    egm_ignore(snprintf(path, sizeof(path), "/tmp/egm-test-map-%d/copy-threads", getpid()), "fits");
+    egm_ignore(snprintf(path, sizeof(path), "%s/copy-threads", folder), "fits");
     unlink(path);
-    rmdir(getenv("EGMSTORE_RUNTIME_DIR"));
+    rmdir(folder);
 }
 END_TEST
 

@@ -268,4 +268,6 @@ def serve(connection):
 
 
 if __name__ == "__main__":
+    # A shell that starts pytest in the background makes its children ignore SIGINT; a user's process does not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     serve(Connection(int(sys.argv[1])))
