@@ -23,8 +23,11 @@
 
 #define TICK_MS 50
 
-/* How long a drain waits for a master that is not there to say that the objects are hidden. */
-#define UNMOUNT_WAIT_NS EGM_NS_PER_S
+/* How long a drain waits for the master to say that the objects are hidden before importers are
+ * told to let go all the same: they have to be told well within the drain's bound, whatever the
+ * master does. The second is for one that is not there. */
+#define UNMOUNT_WAIT_NS (2 * EGM_NS_PER_S)
+#define UNMOUNT_ABSENT_NS EGM_NS_PER_S
 
 /* Lock held. */
 static void update_state(struct egm_provider *p)
@@ -34,10 +37,9 @@ static void update_state(struct egm_provider *p)
     if (p->state == EGM_PROVIDER_JOINING && status.is_mounted && status.is_leased) {
         p->state = EGM_PROVIDER_READY;
     }
-    if (p->drain_since_ns != 0 && !p->is_detaching &&
-        (status.is_unmounted ||
-         (!p->is_connected && egm_clock_ns() - p->drain_since_ns > UNMOUNT_WAIT_NS))) {
-        p->is_detaching = true;
+    if (p->drain_since_ns != 0 && !p->is_detaching) {
+        uint64_t patience_ns = p->is_connected ? UNMOUNT_WAIT_NS : UNMOUNT_ABSENT_NS;
+        p->is_detaching = status.is_unmounted || egm_clock_ns() - p->drain_since_ns > patience_ns;
     }
 }
 

@@ -192,6 +192,8 @@ static void destroy(struct egm_provider *p)
     egm_free(p);
 }
 
+static void say_goodbye(struct egm_provider *p);
+
 static int wait_ready(struct egm_provider *p, uint32_t wait_ms, struct egm_detail *reterr)
 {
     uint64_t deadline = egm_clock_ns() + wait_ms * EGM_NS_PER_MS;
@@ -265,6 +267,9 @@ int egm_shell_open(const struct egm_provider_options *options, const struct egm_
     if (r == 0) {
         r = wait_ready(p, options->wait_master_ms ? options->wait_master_ms : DEFAULT_WAIT_MS,
                        reterr);
+        if (r < 0) { /* the master may have taken the pool, its answer being late or lost */
+            say_goodbye(p);
+        }
     }
     if (r < 0) {
         destroy(p);

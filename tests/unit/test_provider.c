@@ -37,6 +37,25 @@ START_TEST(missing_master_is_reported_within_the_wait)
 }
 END_TEST
 
+START_TEST(mount_that_was_not_answered_is_taken_back)
+{
+    struct world w;
+    struct egm_detail why = {0};
+    memcpy(w.dir, "/tmp/egm-prov-XXXXXX", 21);
+    ck_assert_ptr_nonnull(mkdtemp(w.dir));
+    setenv("EGMSTORE_RUNTIME_DIR", w.dir, 1);
+    start_master(&w.master);
+    w.master.is_mount_silent = true;
+    struct egm_provider_options options = {
+        .master = w.master.address, .size_bytes = POOL, .wait_master_ms = 300};
+    ck_assert_int_eq(egm_provider_open(&options, &w.provider, &why), EGM_E_TIMEOUT);
+    ck_assert_uint_eq(LOCKED(&w.master, mounts), 1);
+    ck_assert_uint_eq(LOCKED(&w.master, unmounts), 1);
+    stop_master(&w.master);
+    ck_assert_int_eq(rmdir(w.dir), 0);
+}
+END_TEST
+
 START_TEST(master_of_this_host_is_reached_at_its_unix_socket)
 {
     struct world w;
@@ -320,8 +339,24 @@ START_TEST(drain_waits_for_importers_and_names_those_that_stay)
 }
 END_TEST
 
+START_TEST(master_that_does_not_answer_keeps_importers_no_longer_than_2_s)
+{
+    struct world w;
+    struct egm_detail why = {0};
+    set_up(&w);
+    w.master.is_unmount_silent = true;
+    struct egm_import *map = attach(&w, &egm_mover_map, 0);
+    ck_assert_int_eq(egm_provider_drain(w.provider, 3000, &why), -EBUSY);
+    ck_assert(egm_mover_map.is_lost(map)); /* it was told */
+    egm_mover_map.detach(map);
+    ck_assert_int_eq(egm_provider_drain(w.provider, 3000, &why), 0);
+    tear_down(&w);
+}
+END_TEST
+
 EGM_TEST_MAIN("provider", provider_is_ready_when_mounted_and_leased,
-              missing_master_is_reported_within_the_wait,
+              missing_master_is_reported_within_the_wait, mount_that_was_not_answered_is_taken_back,
+              master_that_does_not_answer_keeps_importers_no_longer_than_2_s,
               master_of_this_host_is_reached_at_its_unix_socket, bad_options_are_refused,
               refused_mount_is_reported_with_the_master_s_reason,
               lost_master_is_found_again_and_told_of_the_slots, forked_child_may_close_without_harm,

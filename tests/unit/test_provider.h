@@ -54,6 +54,7 @@ struct master {
     int slot_status;     /* the answer to SLOT_CHANGE 1 */
     bool is_slot_silent; /* no answer to it */
     bool is_unmount_silent;
+    bool is_mount_silent; /* takes it and says nothing */
     int mount_status;
     unsigned mounts, leases, held, freed, unmounts, listed;
     uint64_t acknowledged; /* sequence of the last RECORDS_REPLY */
@@ -122,6 +123,9 @@ __attribute__((unused)) static void on_mount(struct master *m, uint64_t request,
     copy_bytes(m->unix_address + 5, sizeof(m->unix_address) - 5, mount.unix_path);
     copy_bytes(m->data_address, sizeof(m->data_address), mount.data_address);
     m->mounts++;
+    if (m->is_mount_silent) {
+        return;
+    }
     send_result(m->fd, EGM_MSG_MOUNT_REPLY, request, m->mount_status);
     if (m->mount_status == 0) {
         send_lease(m->fd);
